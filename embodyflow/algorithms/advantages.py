@@ -258,6 +258,30 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
     return advantages, returns
 
 
+def marft(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Estimate generalised advantages along one chain over turns and agents, as :func:`gae` does along a row.
+
+    A row holds one context of a conversation after the other, so an agent's turns stand together although others wrote
+    between them. Here tokens follow each other in the order of the turns: V_{t+1} after an agent's last token is the
+    value before the first token of the agent that writes next, and after the last agent of a round that of the first
+    agent in the next one. Where each agent has a context of its own, ``gae`` bootstraps from its own next turn instead.
+    Liao et al. 2025, "MARFT: Multi-agent reinforcement fine-tuning", arXiv:2504.16129.
+    """
+    if inputs.turns is None or not inputs.mask.numel():
+        return gae(inputs, config)
+    number = Turns.of(inputs.rewards, inputs.mask, inputs.turns).number
+    order = number.argsort(dim=1, stable=True)
+    chain = replace(
+        inputs,
+        rewards=inputs.rewards.gather(1, order),
+        mask=inputs.mask.gather(1, order),
+        turns=inputs.turns.gather(1, order),
+        values=None if inputs.values is None else inputs.values.gather(1, order),
+    )
+    advantages, returns = (torch.zeros_like(each).scatter(1, order, each) for each in gae(chain, config))
+    return advantages, returns
+
+
 def _over_turns(
     inputs: AdvantageInputs, values: Tensor, after: Tensor, config: AlgorithmConfig
 ) -> tuple[Tensor, Tensor]:

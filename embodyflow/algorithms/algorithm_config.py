@@ -22,7 +22,10 @@ class KLConfig(_Config):
     """The KL term that keeps the policy near the reference (:mod:`embodyflow.algorithms.kl`).
 
     Attributes:
-        coef: Coefficient, the initial one if it adapts. 0 turns the term and the reference policy off.
+        coef: Coefficient, the initial one if it changes. 0 turns the term and the reference policy off.
+        final_coef: Coefficient that ``coef`` moves to over the run, by equal steps; ``null`` keeps it.
+        refresh_every: Number of iterations after which the policy of the moment becomes the reference; ``null`` keeps
+            the policy that RL started from.
         estimator: Estimator of the divergence; ``+`` gives it the gradient of ``k2`` (straight-through).
         placement: Whether the term is added to the loss, or subtracted from the rewards by a node of the pipeline
             before the advantages.
@@ -34,6 +37,8 @@ class KLConfig(_Config):
     """
 
     coef: NonNegative = 0.0
+    final_coef: NonNegative | None = None
+    refresh_every: Annotated[int, Field(ge=1)] | None = None
     estimator: KLEstimator = "k3"
     placement: Literal["loss", "reward"] = "loss"
     target: Positive | None = None
@@ -51,9 +56,27 @@ class KLConfig(_Config):
             raise ValueError("placement=reward subtracts coef × KL from the rewards, so coef must be > 0")
         if self.target is not None and self.coef == 0:
             raise ValueError("target adapts coef by factors, so coef must be > 0")
+        self._check_changes()
         if self.target is None and self.horizon != type(self).model_fields["horizon"].default:
             raise ValueError(f"horizon={self.horizon}: only used with a target, and target is null")
         return self
+
+    @property
+    def changes_coef(self) -> bool:
+        """Whether the coefficient differs from iteration to iteration."""
+        return self.target is not None or self.final_coef is not None
+
+    def refreshes(self, iteration: int) -> bool:
+        """Return True if the policy becomes the reference after an iteration, from 1."""
+        return self.refresh_every is not None and iteration % self.refresh_every == 0
+
+    def _check_changes(self) -> None:
+        if self.final_coef is not None and self.coef == 0:
+            raise ValueError(f"final_coef={self.final_coef:g}: only used with coef > 0, which turns the term on")
+        if self.final_coef is not None and self.target is not None:
+            raise ValueError("final_coef and target both change coef; set one of them to null")
+        if self.refresh_every is not None and self.coef == 0:
+            raise ValueError(f"refresh_every={self.refresh_every}: only used with coef > 0, which needs a reference")
 
 
 class CPGDConfig(_Config):
@@ -271,6 +294,10 @@ class AlgorithmConfig(_Config):
             raise ValueError(
                 f"per_agent=true: advantage={self.advantage} compares with one greedy reward for all agents; allowed "
                 "with it is false"
+            )
+        if self.per_agent and estimator.chains_agents:
+            raise ValueError(
+                f"per_agent=true: advantage={self.advantage} is one chain over all agents; allowed with it is false"
             )
         if self.per_turn and self.gamma != 1:
             raise ValueError(f"gamma={self.gamma:g}: must be 1 with per_turn=true, which discounts by turn_discount")

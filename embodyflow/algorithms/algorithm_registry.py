@@ -30,6 +30,7 @@ class Estimator:
         needs_siblings: Whether it compares the rows of a group, which then needs at least two.
         losses: Losses it can be combined with; ``None`` allows all.
         reads_turns: Whether it knows an agent's turns, so that ``turn_discount`` and ``per_turn`` have a meaning.
+        chains_agents: Whether an agent's advantage depends on the turns of the others, so that ``per_agent`` has none.
     """
 
     function: str
@@ -40,6 +41,7 @@ class Estimator:
     needs_siblings: bool = True
     losses: tuple[str, ...] | None = None
     reads_turns: bool = False
+    chains_agents: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,9 @@ ADVANTAGES: Registry[Estimator] = Registry(
         "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True, reads_turns=True),
         "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
         "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True, needs_siblings=False, reads_turns=True),
+        "marft": Estimator(
+            f"{_ADVANTAGES}:marft", needs_values=True, needs_siblings=False, reads_turns=True, chains_agents=True
+        ),
         "reinforce_plus_plus": Estimator(
             f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True, needs_siblings=False
         ),

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
+from embodyflow.config.pettingzoo_game import PettingZooConfig
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -203,6 +204,7 @@ class AgentConfig(Config):
         gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium.gymnasium_episode.GymnasiumEpisode`.
         game: Class ``module:Class`` of a game, built with a seed, of the workflow
             :class:`embodyflow.agents.games.self_play.SelfPlay`; ``agents`` are its players.
+        pettingzoo: Game of the package PettingZoo of that workflow, in place of ``game``.
         max_redraws: Times that an episode is drawn again after a tool, an environment or a program failed in all
             attempts, or the workflow rejected it.
     """
@@ -222,6 +224,7 @@ class AgentConfig(Config):
     feedback: Annotated[str, Field(min_length=1)] = "The answer is wrong. Check it and answer again."
     gymnasium: GymnasiumConfig | None = None
     game: Reference | None = None
+    pettingzoo: PettingZooConfig | None = None
     max_redraws: NonNegativeInt = 2
 
     @model_validator(mode="before")

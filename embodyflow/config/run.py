@@ -293,6 +293,15 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_reference(self) -> "RunConfig":
+        if self.algorithm.kl.refresh_every is not None and self.trainer.lora is not None:
+            raise ValueError(
+                f"algorithm.kl.refresh_every={self.algorithm.kl.refresh_every}: must be null with trainer.lora, whose "
+                "reference is the policy without adapters"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_turns(self) -> "RunConfig":
         if self.algorithm.reads_turns and not self.has_turns:
             raise ValueError(

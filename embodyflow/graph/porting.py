@@ -44,6 +44,22 @@ RUN_KEYS = {
 }
 """Keys of a node's configuration in siiRL, and those of a run here."""
 
+AGENT_SETTINGS = {
+    "agent_group": "an agent with weights of its own; here rollout.agent.agents names the agents of a workflow, which "
+    "share the policy's weights",
+    "user_options": "read by a function of your own; give its settings in the node's config",
+    "agent_options.share_instance": "an agent that uses another one's model; here all agents share policy and critic",
+    "agent_options.train_cycle": "agents that take turns in training; that needs weights of their own",
+    "agent_options.env_path": "an environment that the last agent steps; here a workflow does, and makes a new one for "
+    "each episode",
+    "agent_options.obs_with_env": "what an agent reads from the environment; here a workflow writes it into the chat",
+    **dict.fromkeys(
+        (f"agent_options.{key}" for key in ("process_path", "pre_process_kwargs", "post_process_kwargs")),
+        "the text around an agent's prompt; here a workflow writes it: engine.chat(row, [], context, agent=<name>)",
+    ),
+}
+"""Settings of siiRL's agents, and what has their place here."""
+
 READ_KEYS = ("model_params", "uniform")
 """Keys of a node's configuration that the planner or a built-in function reads here."""
 
@@ -94,13 +110,31 @@ def port_workflow(path: str | Path) -> Ported:
 
 
 def _refuse_several_agents(path: str | Path, specs: list[Any]) -> None:
-    reasons = []
+    found: dict[str, list[str]] = {}
     for index, spec in enumerate(specs):
-        used = [key for key in MULTI_AGENT_KEYS if isinstance(spec, Mapping) and spec.get(key)]
-        if used:
-            reasons.append(f"{path}: node {name_of(spec, index)!r}: {', '.join(used)}")
-    if reasons:
-        raise ConfigError("\n".join([f"{path}: embodyflow does not run several agents in one graph yet", *reasons]))
+        for setting in _agent_settings(spec):
+            found.setdefault(setting, []).append(name_of(spec, index))
+    if not found:
+        return
+    reasons = [
+        f"{path}: {setting} of {', '.join(map(repr, names))}: {AGENT_SETTINGS.get(setting, 'has no counterpart')}"
+        for setting, names in found.items()
+    ]
+    advice = (
+        f"{path}: embodyflow does not run several agents in one graph yet; a workflow of an agent job plays them, with "
+        "pipeline.name=ppo and algorithm.advantage=marft, or algorithm.per_agent=true for an outcome of each"
+    )
+    raise ConfigError("\n".join([advice, *reasons]))
+
+
+def _agent_settings(spec: Any) -> list[str]:
+    """Return the settings of an agent that a node has, those of ``agent_options`` by their full names."""
+    if not isinstance(spec, Mapping):
+        return []
+    options = spec.get("agent_options")
+    inside = [f"agent_options.{key}" for key in options] if isinstance(options, Mapping) else []
+    others = [key for key in MULTI_AGENT_KEYS if spec.get(key) and not (key == "agent_options" and inside)]
+    return [*others, *inside]
 
 
 def _port_node(spec: Any, index: int, ported: Ported) -> Any:

@@ -54,7 +54,7 @@ METRICS = {
     "policy/selected_fraction": "Share of tokens that `clip_cov` or `kl_cov` treats apart.",
     "policy/reference_kl": "KL to the reference policy in the loss, by `algorithm.kl.estimator`.",
     "policy/kl_to_reference": "KL (k3) to the reference policy before the iteration's first step.",
-    "policy/kl_coef": "Present coefficient of the adaptive KL controller.",
+    "policy/kl_coef": "Present coefficient of the KL term, if it adapts or moves to `algorithm.kl.final_coef`.",
     "policy/behavior_kl": "KL (k3) between the policy that acted and the trainer's, with `old_log_probs=proximal`.",
     "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal` or "
     "`interpolated`.",

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.tensor import DTensor
 
+from embodyflow.algorithms.kl import annealed_kl_coef
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
@@ -249,6 +250,8 @@ class FSDPTrainer:
             learner.load_state_dict(state[name])
         if "kl_coef" in state:
             self._objective.kl_coef = state["kl_coef"].item()
+        if "reference" in state:
+            self.policy_weights.load_reference_state(state["reference"])
 
     def load_reference(self, folder: str) -> None:
         """Restore the reference policy, which RL started from, from the checkpoint of iteration 0."""
@@ -268,13 +271,18 @@ class FSDPTrainer:
         iteration: int,
         joint: Sequence[Learner] = (),
     ) -> dict[str, Metric]:
-        """Take the policy's optimizer steps of an iteration, then update the adaptive KL coefficient."""
+        """Take the policy's optimizer steps of an iteration, then update the KL coefficient and the reference."""
+        kl = self.config.algorithm.kl
         rate, kl_coef = self._rate(iteration), self.kl_coef
         learner = self._learners["policy"]
         metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, joint=joint)
         self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
-        if self.config.algorithm.kl.target is not None:
+        if kl.final_coef is not None:
+            self._objective.kl_coef = annealed_kl_coef(iteration + 1, self._schedule_iterations, kl)
+        if kl.changes_coef:
             metrics["policy/kl_coef"] = last(kl_coef)
+        if kl.refreshes(iteration):
+            self.policy_weights.set_reference()
         return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
@@ -305,10 +313,16 @@ class FSDPTrainer:
     def _rate(self, iteration: int) -> float:
         return self.config.trainer.rate_fraction(iteration, self.config.iterations)
 
+    @property
+    def _schedule_iterations(self) -> int:
+        return self.config.trainer.schedule_iterations or self.config.iterations
+
     def _state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}
-        if self.config.algorithm.kl.target is not None:  # a fixed coefficient is in the configuration
+        if self.config.algorithm.kl.changes_coef:  # a fixed coefficient is in the configuration
             state["kl_coef"] = torch.tensor(self.kl_coef, dtype=torch.float64)
+        if self.config.algorithm.kl.refresh_every is not None:  # otherwise it is in the checkpoint of iteration 0
+            state["reference"] = self.policy_weights.reference_state()
         return state
 
     def _restart_from_policy(self) -> None:

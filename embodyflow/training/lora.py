@@ -99,6 +99,14 @@ class Adapters:
         state = self._model.state_dict()
         return {name.replace(BASE, "."): value for name, value in state.items() if name not in self._initial}
 
+    def reference_state(self) -> dict[str, Any]:
+        """Raise an error: the policy without adapters is the reference, which cannot move."""
+        raise RuntimeError("trainer.lora: the reference is the policy without adapters, which does not move")
+
+    def load_reference_state(self, state: dict[str, Any]) -> None:
+        """Raise the error of :meth:`reference_state`."""
+        self.reference_state()
+
     def full(self) -> dict[str, np.ndarray]:
         """Return the full weights with merged adapters, W + (alpha / rank) B A, on rank 0."""
         merged = merge_adapters(full_state(self._model), self._scale)

@@ -44,7 +44,8 @@ class PolicyObjective:
         config: Run configuration.
 
     Attributes:
-        kl_coef: Current coefficient of the KL term, the only state of the adaptive controller.
+        kl_coef: Current coefficient of the KL term, the only state of the adaptive controller. The trainer sets it
+            after each iteration if it is annealed.
     """
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:

@@ -38,6 +38,12 @@ class PolicyWeights(Protocol):
     def set_reference(self) -> Mapping[str, Any]:
         """Make the current policy the reference; return its sharded state under the names of the policy's model."""
 
+    def reference_state(self) -> dict[str, Any]:
+        """Return the sharded state of a reference that ``algorithm.kl.refresh_every`` moves, for a checkpoint."""
+
+    def load_reference_state(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`reference_state` returned."""
+
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
 
@@ -83,6 +89,15 @@ class AllWeights:
         self._reference.model.load_state_dict(state)
         return state
 
+    def reference_state(self) -> dict[str, Any]:
+        """Return the state of the second copy."""
+        state: dict[str, Any] = get_model_state_dict(self._reference.model)
+        return state
+
+    def load_reference_state(self, state: dict[str, Any]) -> None:
+        """Load a state into the second copy."""
+        set_model_state_dict(self._reference.model, state)
+
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
         # On one rank the state holds the parameters themselves, which the next step changes.
@@ -94,9 +109,9 @@ class AllWeights:
 
     def load_reference(self, folder: str) -> None:
         """Restore the reference from a checkpoint."""
-        state: dict[str, Any] = {"policy": {"model": get_model_state_dict(self._reference.model)}}
+        state: dict[str, Any] = {"policy": {"model": self.reference_state()}}
         load_checkpoint(state, folder)
-        set_model_state_dict(self._reference.model, state["policy"]["model"])
+        self.load_reference_state(state["policy"]["model"])
 
     def export(self, folder: Path) -> None:
         """Write the policy to a folder."""

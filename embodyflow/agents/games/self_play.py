@@ -1,10 +1,12 @@
 """A workflow in which the model plays all players of a game."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from embodyflow.agents.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.agents.games.pettingzoo_game import PettingZooGame
 from embodyflow.agents.games.text_game import GameBuilder, TextGame
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
@@ -25,7 +27,7 @@ class SelfPlay:
     so siblings begin alike. Demonstrations are games of random actions that the rules allow.
 
     Args:
-        config: Section ``rollout.agent`` with ``game`` and ``agents``, the names of the players.
+        config: Section ``rollout.agent`` with ``game`` or ``pettingzoo``, and ``agents``, the names of the players.
 
     Raises:
         ConfigError: The game cannot be built, or ``agents`` are not its players.
@@ -85,12 +87,10 @@ def _tell(
 
 
 def _builder(config: AgentConfig) -> GameBuilder:
-    """Return the class of the game, checked with one game."""
-    if config.game is None:
-        raise ConfigError("rollout.agent.game: must be set for the workflow SelfPlay, to a class of a game")
-    key = f"rollout.agent.game={config.game}"
+    """Return the function that builds the game, checked with two games."""
+    key, find = _find(config)
     try:
-        build: GameBuilder = resolve(config.game)
+        build = find()
         game = build(_PROBE_SEED)
         _check_players(key, game.players, config.agents)
         _check_repeats(key, game, build(_PROBE_SEED))
@@ -100,6 +100,19 @@ def _builder(config: AgentConfig) -> GameBuilder:
         line = str(error).strip().partition("\n")[0]
         raise ConfigError(f"{key}: {type(error).__name__}: {line}") from error
     return build
+
+
+def _find(config: AgentConfig) -> tuple[str, Callable[[], GameBuilder]]:
+    """Return the key that names the game, and a function that returns its builder."""
+    if (config.game is None) == (config.pettingzoo is None):
+        raise ConfigError(
+            "rollout.agent.game: must be set for the workflow SelfPlay, to a class of a game, or "
+            "rollout.agent.pettingzoo in its place"
+        )
+    if (game := config.game) is not None:
+        return f"rollout.agent.game={game}", lambda: resolve(game)
+    assert config.pettingzoo is not None
+    return f"rollout.agent.pettingzoo.env={config.pettingzoo.env}", partial(partial, PettingZooGame, config.pettingzoo)
 
 
 def _check_players(key: str, players: Sequence[str], agents: Sequence[str]) -> None:

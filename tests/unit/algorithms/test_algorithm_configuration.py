@@ -58,6 +58,9 @@ def refused(**settings):
         ({"kl": {"placement": "reward"}}, ["placement=reward", "coef must be > 0"]),
         ({"kl": {"coef": 0.1, "horizon": 5}}, ["horizon=5", "target is null"]),
         ({"kl": {"target": 0.1}}, ["coef must be > 0"]),
+        ({"kl": {"final_coef": 0.1}}, ["final_coef=0.1", "coef > 0"]),
+        ({"kl": {"coef": 0.1, "final_coef": 0.1, "target": 0.1}}, ["final_coef and target"]),
+        ({"kl": {"refresh_every": 5}}, ["refresh_every=5", "coef > 0"]),
         ({"covariance": {"low": 5.0, "high": 5.0}}, ["low=5.0 must be less than high=5.0"]),
     ],
 )
@@ -76,12 +79,22 @@ def test_the_lower_bound_of_cispo_survives_json():
 
 @pytest.mark.parametrize(
     "advantage",
-    ["grpo", "dr_grpo", "rloo", "opo", "pass_at_k", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"],
+    [
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "opo",
+        "pass_at_k",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+        "gae",
+        "marft",
+    ],
 )
 @pytest.mark.parametrize("loss", ["ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg", "sapo"])
 def test_token_losses_take_any_estimator(advantage, loss):
     config = AlgorithmConfig(advantage=advantage, loss=loss)
-    assert config.needs_critic == (advantage == "gae")
+    assert config.needs_critic == (advantage in ("gae", "marft"))
 
 
 def test_the_reference_is_needed_with_a_coefficient_only():

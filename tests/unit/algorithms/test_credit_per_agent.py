@@ -134,9 +134,45 @@ def test_a_token_without_an_agent_is_refused():
             {"loss": "gspo", "aggregation": "seq_mean_token_mean", "per_agent": True},
             "per_agent=true: loss=gspo needs one advantage per row; allowed with it is false",
         ),
+        ({"advantage": "marft", "per_agent": True}, "per_agent=true: advantage=marft is one chain over all agents"),
         ({"advantage": "remax", "per_agent": True}, "per_agent=true: advantage=remax compares with one greedy reward"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         AlgorithmConfig(**values)
+
+
+def test_marft_chains_turns_over_agents():
+    """Two contexts in a row: the first agent's turns 1 and 3, then the second agent's turns 2 and 4."""
+    turns = torch.tensor([[1, 1, 0, 3, 0, 2, 0, 4]])
+    inputs = AdvantageInputs(
+        rewards=torch.tensor([[0, 1, 9, 0, 9, 0, 9, 2]], dtype=torch.float64),
+        mask=turns > 0,
+        group_ids=torch.tensor([0]),
+        values=torch.tensor([[0.5, 1.0, 9, 2.0, 9, 1.5, 9, 1.0]]).double(),
+        turns=turns,
+        agents=torch.tensor([[1, 1, 0, 1, 0, 2, 0, 2]]),
+    )
+    # Values in the order of the turns are 0.5, 1, 1.5, 2, 1, then 0; λ = 0.5, γ = 1.
+    # δ = 0.5, 1 + 1.5 − 1 = 1.5, 2 − 1.5 = 0.5, 1 − 2 = −1, 2 − 1 = 1
+    # A from the end: 1, −1 + 0.5 = −0.5, 0.5 − 0.25 = 0.25, 1.5 + 0.125 = 1.625, 0.5 + 0.8125 = 1.3125
+    found = advantages(inputs, advantage="marft", lam=0.5)
+    torch.testing.assert_close(found, torch.tensor([[1.3125, 1.625, 0, -0.5, 0, 0.25, 0, 1.0]]).double())
+    _, returns = compute_advantages(inputs, AlgorithmConfig(whiten=None, advantage="marft", lam=0.5))
+    torch.testing.assert_close(returns[0, 5], torch.tensor(1.75).double())
+    in_order = dataclasses.replace(INPUTS, values=torch.ones(3, 5).double())
+    assert advantages(in_order, advantage="marft", lam=0.5).equal(advantages(in_order, advantage="gae", lam=0.5))
+
+
+def test_the_discount_between_turns_follows_the_chain():
+    turns = torch.tensor([[1, 3, 2]])
+    inputs = AdvantageInputs(
+        rewards=torch.tensor([[0, 8, 0]], dtype=torch.float64),
+        mask=turns > 0,
+        group_ids=torch.tensor([0]),
+        values=torch.zeros(1, 3).double(),
+        turns=turns,
+    )
+    found = advantages(inputs, advantage="marft", turn_discount=0.5)
+    assert found.tolist() == [[2.0, 8.0, 4.0]]

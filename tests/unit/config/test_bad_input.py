@@ -318,6 +318,10 @@ MISTAKES = {
         "experiment=math reward=custom reward.function.function=math:sqrt reward.function.kwargs.base=2",
         "reward.function.kwargs.base=2: no such key; write +reward.function.kwargs.base=… to add it",
     ),
+    "a moving reference with adapters": (
+        "trainer.lora={rank:8} algorithm.kl.coef=0.1 algorithm.kl.refresh_every=5",
+        "algorithm.kl.refresh_every=5: must be null with trainer.lora",
+    ),
     "adapters without a rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
     "adapters without target modules": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
     "a stray brace in a template": (

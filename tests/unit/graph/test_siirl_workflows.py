@@ -186,9 +186,34 @@ def test_several_agents_are_refused_by_name(tmp_path, capsys):
     path = save(tmp_path, workflow(*START, UPDATE[2] + " agent_group: 1"))
     assert main(["port", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "does not run several agents in one graph yet" in said and "node 'learn': agent_group" in said
+    assert "does not run several agents in one graph yet; a workflow of an agent job plays them" in said
+    assert "agent_group of 'learn': an agent with weights of its own" in said
     with pytest.raises(GraphError, match="node 'learn': agent_group: belongs to siiRL's multi-agent graphs"):
         load_yaml(path)
+
+
+def test_every_option_of_an_agent_is_refused_with_what_has_its_place_here(tmp_path):
+    """The options of the nodes of workflow_marft.yaml."""
+    nodes = [
+        {"node_id": "reasoner", "agent_options": {"obs_with_env": True, "process_path": "process.py"}},
+        {"node_id": "actor", "agent_group": 1, "agent_options": {"env_path": ["env.py:Env"], "spread": 2}},
+        {"node_id": "value", "agent_options": {"share_instance": 0}},
+        {"node_id": "train", "agent_group": 1, "agent_options": {"train_cycle": 15}},
+    ]
+    path = save(tmp_path, yaml.safe_dump({"dag_id": "marft", "nodes": nodes}))
+    with pytest.raises(ConfigError) as refusal:
+        port_workflow(path)
+    lines = [line.removeprefix(f"{path}: ") for line in str(refusal.value).splitlines()]
+    assert [line.partition(": ")[0] for line in lines[1:]] == [
+        "agent_options.obs_with_env of 'reasoner'",
+        "agent_options.process_path of 'reasoner'",
+        "agent_group of 'actor', 'train'",
+        "agent_options.env_path of 'actor'",
+        "agent_options.spread of 'actor'",
+        "agent_options.share_instance of 'value'",
+        "agent_options.train_cycle of 'train'",
+    ]
+    assert "algorithm.advantage=marft" in lines[0] and lines[5].endswith("has no counterpart")
 
 
 def test_what_cannot_be_ported_is_refused_with_its_node(tmp_path, capsys):

@@ -141,6 +141,53 @@ def test_a_restored_trainer_continues_bit_identically(tiny_config, close: list[F
     assert digest_of(trainer.weights()) == expected
 
 
+def test_the_reference_follows_the_policy_and_is_restored(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config("algorithm.kl.coef=0.5", "algorithm.kl.refresh_every=2")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 6)
+    start = trainer.log_probs(rows, reference=True)
+    trainer.save(str(tmp_path / "0"))
+
+    def step(trainer: FSDPTrainer, iteration: int) -> torch.Tensor:
+        """Train on the rows with the present reference; return its log-probs after the step."""
+        rows["ref_log_probs"] = trainer.log_probs(rows, reference=True)
+        trainer.step(rows, positions=np.arange(6), total_rows=6, seed=SEED, iteration=iteration)
+        return trainer.log_probs(rows, reference=True)
+
+    assert torch.equal(step(trainer, 1), start)
+    second = step(trainer, 2)
+    assert torch.equal(second, trainer.log_probs(rows, reference=False)) and not torch.equal(second, start)
+    assert torch.equal(step(trainer, 3), second)
+    trainer.save(str(tmp_path / "3"))
+    fourth, expected = step(trainer, 4), digest_of(trainer.weights())
+    trainer.close()
+
+    close.append(trainer := new_trainer(config.model_copy(update={"seed": 99})))
+    trainer.load_reference(str(tmp_path / "0"))
+    trainer.load(str(tmp_path / "3"))
+    assert torch.equal(trainer.log_probs(rows, reference=True), second)
+    assert torch.equal(step(trainer, 4), fourth) and digest_of(trainer.weights()) == expected
+
+
+def test_an_annealed_coefficient_is_that_of_the_next_iteration_and_restored(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config("algorithm.kl.coef=0.4", "algorithm.kl.final_coef=0.1", "iterations=4")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 2)
+    for iteration, coef in ((1, 0.4), (2, 0.3), (3, 0.2)):
+        metrics = trainer.step(rows, positions=np.arange(2), total_rows=2, seed=SEED, iteration=iteration)
+        assert metrics["policy/kl_coef"].value == pytest.approx(coef)
+    trainer.save(str(tmp_path / "3"))
+    trainer.close()
+    close.append(trainer := new_trainer(config))
+    assert trainer.kl_coef == 0.4
+    trainer.load(str(tmp_path / "3"))
+    assert trainer.kl_coef == pytest.approx(0.1)
+
+
 def test_the_kl_coefficient_adapts_and_is_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
     config = tiny_config("algorithm.kl.coef=0.2", "algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
     close.append(trainer := new_trainer(config))
