@@ -21,6 +21,7 @@ from embodyflow.orchestration.request import request
 from embodyflow.orchestration.run import nodes, recovery, stages
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.record.ledger import Ledger
+from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
 
 ITERATIONS = 2
@@ -44,7 +45,7 @@ def outcome(run: Any) -> tuple[Any, ...]:
     assert run.session.state["updates"] == ITERATIONS, "an update was taken twice or never"
     ledger = Ledger(run.folder.ledger_path)
     assert ledger.digest() == run.stages._ledger.digest()
-    return run.session.weights_digest, ledger.digest(), run.folder.metrics.read()
+    return run.session.weights_digest, ledger.digest(), [lasting_metrics(each) for each in run.folder.metrics.read()]
 
 
 async def resume(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
