@@ -138,6 +138,7 @@ class InProcessRun:
             run_folder=None,
             journal=lambda rank, part=0: None,
             surplus=lambda rank: None,
+            segment=None,
         )
 
 

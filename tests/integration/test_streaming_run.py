@@ -11,6 +11,8 @@ from waiting import finish
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 AHEAD = ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
+EVALUATED = 10
+"""Episodes of an evaluation, which are numbered from 0 and played again when their worker dies."""
 STREAMING = (*AHEAD, "rollout.mode=streaming", "rollout.num_workers=1")
 
 
@@ -45,4 +47,5 @@ def test_a_worker_that_dies_plays_its_groups_to_their_ends(runs: Runs) -> None:
     assert [line["iteration"] for line in selections] == [1, 2, 3]
     for line in selections:
         assert all(line["iteration"] - 1 - version <= 1 for _, _, version in line["groups"])
-    assert len(set(asked.read_text().splitlines())) == len(asked.read_text().splitlines()), "no call is made twice"
+    calls = [place for place in asked.read_text().splitlines() if int(place.split("/")[0]) >= EVALUATED]
+    assert len(calls) == len(set(calls)) > 100, "no call is made twice"

@@ -11,6 +11,7 @@ import torch
 from agent_jobs import agent_config
 
 import tasks
+from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.games.kuhn_poker import DEALS, KuhnPoker
 from embodyflow.agents.games.kuhn_reading import read_strategy
@@ -23,7 +24,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.prompts import Prompt
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agent_rollout import AgentRollout, Services
 from embodyflow.types import Batch
 
 CONFIG = agent_config("experiment=kuhn", "warm_start.num_demos=40", "rollout.max_response_tokens=48")
@@ -121,7 +122,7 @@ def test_who_breaks_the_rules_loses(rollout: AgentRollout, texts: tuple[str, ...
 def play_with(rollout: AgentRollout, model: Answers) -> Episode:
     """Play one game, with a king for the first player and a jack for the second."""
     row = Prompt(0, None, [{"role": "user", "content": ""}], "", "seeds", {"seed": KING_JACK})
-    context = rollout._context(row, 0, 0, "train", 0, ToolRunner())
+    context = rollout._context(row, 0, 0, "train", 0, Services(ToolRunner(), CallJournal(None)))
     episode = asyncio.run(rollout._run(model, row, context))
     assert episode is not None and context.counts.mistakes == (not episode.success)
     return episode
