@@ -23,7 +23,7 @@ from embodyflow.agents.games.kuhn_reading import Reading, read_strategy
 from embodyflow.agents.games.kuhn_strategy import Strategy, average, exploitability, value
 
 ROOT = Path(__file__).resolve().parent.parent
-SEEDS = (11301, 11302, 11303)
+SEEDS = (11302, 11303, 11304)
 FACTOR = 4
 
 

@@ -422,12 +422,28 @@ def heads() -> str:
     return table(("Pass", "Head", "Memory", "CPU time"), rows)
 
 
+def self_play() -> str:
+    """Return how exploitable self-play leaves a policy."""
+    report = _read("self_play")
+    [each] = report["comparisons"]
+    rows = [
+        (
+            str(run["seed"]),
+            *(f"{run[key]:.3f}" for key in ("before", "after", "after_average")),
+            f"**{run['before'] / run['after']:.1f}**",
+            f"{run['train_seconds']:.0f} s",
+        )
+        for run in each["runs"]
+    ]
+    return table(("Seed", "Before", "After", "Average of the second half", "Falls by", "Training"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, replay, vector_env),
-        *(libero, agents, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing, faults),
-        *(durability, growth, exploration, formulas, siirl),
+        *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
+        *(faults, durability, growth, exploration, formulas, siirl),
     )
 }
 """The tables by the names that the page marks their places with."""
