@@ -2,11 +2,11 @@
 
     python -m benchmarks.chaos --kills 200 --folder /tmp/chaos
 
-The campaign runs five small jobs, two at a time: embodied, language, control, an agent with tools, and a program with
-an OpenAI client. Each run meets several faults drawn from a seed: a part (a rollout worker, the trainer, a buffer or
-the flow's own process) is killed or stopped at a node, after a delay. A run whose driver was killed is resumed. The
-script compares weights, metrics, ledger and the number of optimizer updates. Finished runs in the folder are reused.
-Results go to ``benchmarks/results/chaos.json``.
+The campaign runs four small jobs, two at a time: embodied, language, control and an agent with tools. Each run meets
+several faults drawn from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed or
+stopped at a node, after a delay. A run whose driver was killed is resumed. The script compares weights, metrics, ledger
+and the number of optimizer updates. Finished runs in the folder are reused. Results go to
+``benchmarks/results/chaos.json``.
 """
 
 import argparse
@@ -36,13 +36,7 @@ WORDS = (f"iterations={ITERATIONS}",)
 FAULTS_PER_RUN = 5
 AT_ONCE = 2
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver")
-NODES_OF = {
-    "embodied": NODES,
-    "language": LANGUAGE_NODES,
-    "control": CONTROL_NODES,
-    "agent": LANGUAGE_NODES,
-    "program": LANGUAGE_NODES,
-}
+NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NODES, "agent": LANGUAGE_NODES}
 
 
 def draw(rng: random.Random, job: str) -> dict[str, Any]:
