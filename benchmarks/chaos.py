@@ -3,9 +3,9 @@
     python -m benchmarks.chaos --kills 200 --folder /tmp/chaos
 
 The campaign runs four small jobs, two at a time: embodied, language, control and an agent with tools. Each run meets
-several faults drawn from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed or
-stopped at a node, after a delay. A run whose driver was killed is resumed. The script compares weights, metrics, ledger
-and the number of optimizer updates. Finished runs in the folder are reused. Results go to
+several faults drawn from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed
+or stopped at a node, after a delay. A run whose driver was killed is resumed. The script compares weights, metrics,
+ledger and the number of optimizer updates. Finished runs in the folder are reused. Results go to
 ``benchmarks/results/chaos.json``.
 """
 
