@@ -14,6 +14,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 _FIGURES = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
+SAC_CONTENDERS = ("embodyflow", "stable-baselines3")
 _PROCESSORS = {"GenuineIntel": "two cores of an Intel Xeon", "AuthenticAMD": "two cores of an AMD EPYC"}
 
 _read_so_far: set[str] = set()
@@ -156,6 +157,26 @@ def staleness() -> str:
     rows.append(("bound", f"{report['bound']:.2f}", "–", "–", _machine(report)))
     header = ("Arm", "Speed of an iteration", "Half of the sums right after", "Exact match, 80 iterations", "Machine")
     return table(header, rows)
+
+
+def streaming() -> str:
+    """Return the speed of streamed groups where episodes take very different times."""
+    report = _read("streaming")
+    rows = [
+        (each["arm"], f"{median(each['samples_per_second']):.1f}", f"{each['ratio']:.2f}", _machine(report))
+        for each in report["comparisons"]
+    ]
+    return table(("Arm", "Samples/s", "By the synchronous run", "Machine"), rows)
+
+
+def soft_actor_critic() -> str:
+    """Return returns and speed of SAC beside Stable-Baselines3's."""
+    rows = []
+    for name, each in _read("sac_control")["comparisons"].items():
+        ours, theirs = (", ".join(f"{value:.0f}" for value in each["final_returns"][who]) for who in SAC_CONTENDERS)
+        overlap = f"{each['overlapping_points']} of {each['num_points']}"
+        rows.append((code(name), ours, theirs, overlap, f"{each['cpu_seconds_ratio']:.2f}"))
+    return table(("Experiment", "Our returns", "Its returns", "Points that overlap", "Our CPU time ÷ its"), rows)
 
 
 def control() -> str:
@@ -441,7 +462,8 @@ def self_play() -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, replay, vector_env),
+        *(learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
+        *(soft_actor_critic, replay, vector_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, durability, growth, exploration, formulas, siirl),
     )
