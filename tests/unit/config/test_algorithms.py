@@ -41,8 +41,9 @@ MACHINE = {
     "gemma_sums": ("policy.path=model",),
     "gsm8k": ("policy.path=model",),
     "libero_openvla": ("policy.path=model",),
+    "reacher": ("policy.state_dim=10", "policy.action_dim=2"),
 }
-"""Overrides for experiments that need files of the machine."""
+"""Overrides for experiments that take something from files or simulators of the machine."""
 
 
 @pytest.fixture(autouse=True)
