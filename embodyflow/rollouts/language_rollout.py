@@ -221,27 +221,21 @@ class LanguageRollout(GroupRollout):
         return cast(Columns, to_padded(concatenate(pieces))), sampled
 
     def _begin(self, questions: Sequence[Question], draws: tuple[int | str, ...]) -> list[Response]:
-        tokens_of = {each: self._encode(self._prompts.prompt("train", each)) for each in {q.index for q in questions}}
-        return [Response(tokens_of[each.index], derive_seed(*draws, each.row)) for each in questions]
+        return [Response(each.prompt_ids, each.seed) for each in self._requests(questions, "train", draws)]
 
     def _continue(self, responses: Sequence[Response], segment: Segment) -> list[Response]:
         """Return the responses at the end of a segment."""
-        assert self._engine is not None, "update_weights must be called first"
         rollout = self.config.rollout
         assert rollout.interrupt.every is not None
         end = end_of(segment.index, rollout.interrupt.every, segment.is_last, rollout.max_response_tokens)
         is_open = [not each.has_stopped and len(each.token_ids) < end for each in responses]
         requests = [each.request(end - len(each.token_ids)) for each in compress(responses, is_open)]
-        new = iter(self._engine.generate(requests, self._sampling(is_greedy=False)))
+        new = iter(self._generate(requests, is_greedy=False))
         return [each.extended(next(new)) if more else each for each, more in zip(responses, is_open, strict=True)]
 
     def _rows_of(self, questions: Sequence[Question], responses: Sequence[Response]) -> Columns:
-        return {
-            **ids_of(questions),
-            "seed": np.array([response.seed for response in responses], np.int64),
-            **columns_of([each.prompt for each in responses], [each.completion() for each in responses]),
-            **version_column(responses),
-        }
+        requests = [Request(each.prompt, each.seed) for each in responses]
+        return responses_of(questions, requests, [each.completion() for each in responses]) | version_column(responses)
 
     def _calls(self, questions: Sequence[Question]) -> list[Sequence[Question]]:
         """Split the questions into engine calls; siblings of a group are in the same call."""
@@ -250,11 +244,13 @@ class LanguageRollout(GroupRollout):
         return [questions[start : start + size] for start in range(0, len(questions), size)]
 
     def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
-        assert self._engine is not None, "update_weights must be called first"
         requests = self._requests(questions, split, draws)
+        return responses_of(questions, requests, self._generate(requests, is_greedy=draws is None))
+
+    def _generate(self, requests: Sequence[Request], *, is_greedy: bool) -> list[Completion]:
+        assert self._engine is not None, "update_weights must be called first"
         with span("generate responses", "policy", rows=len(requests)):
-            completions = self._engine.generate(requests, self._sampling(is_greedy=draws is None))
-        return responses_of(questions, requests, completions)
+            return self._engine.generate(requests, self._sampling(is_greedy=is_greedy))
 
     def _requests(
         self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None
@@ -265,7 +261,7 @@ class LanguageRollout(GroupRollout):
         return [Request(tokens_of[each.index], seed) for each, seed in zip(questions, seeds, strict=True)]
 
     def _sampling(self, *, is_greedy: bool) -> Sampling:
-        """Return how turns are sampled."""
+        """Return how responses, or the turns of agents, are sampled."""
         rollout = self.config.rollout
         return Sampling(
             max_tokens=rollout.max_response_tokens,

@@ -43,9 +43,8 @@ class SoftActorCritic:
         self._settings, self._max_grad_norm = config.off_policy, config.trainer.max_grad_norm
         temperature = self._settings.temperature
         self._temperature = Temperature(temperature.initial).to(config.cluster.device)
-        self._target_entropy = temperature.target_entropy
-        if self._target_entropy is None:
-            self._target_entropy = -float(config.policy.action_dim)
+        default, wanted = -float(config.policy.action_dim), temperature.target_entropy
+        self._target_entropy = default if wanted is None else wanted
         self.trained = {
             "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer),
             "critics": TrainedModel(critics.model, config.critic.learning_rate, config.trainer),
@@ -82,16 +81,14 @@ class SoftActorCritic:
         """
         temperature = self._temperature.log.detach().exp()
         actions, log_probs = self._policy.sample(batch.state, noise[0])
-        metrics = self._step_temperature(log_probs.detach())
-        metrics |= self._step_critics(batch, noise[1], temperature)
+        self._step_temperature(log_probs.detach())
+        metrics = self._step_critics(batch, noise[1], temperature)
         metrics |= self._step_policy(batch.state, actions, log_probs, temperature)
         self._move_targets()
         return metrics | {"policy/temperature": temperature, "policy/entropy": -log_probs.detach().mean()}
 
-    def _step_temperature(self, log_probs: torch.Tensor) -> Metrics:
-        assert self._target_entropy is not None
+    def _step_temperature(self, log_probs: torch.Tensor) -> None:
         self._step("temperature", temperature_loss(self._temperature.log, log_probs, self._target_entropy))
-        return {}
 
     def _step_critics(self, batch: Transitions, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
         with torch.no_grad():

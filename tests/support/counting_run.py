@@ -3,17 +3,20 @@
 import asyncio
 import hashlib
 import json
+import logging
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from embodyflow.config import RunConfig
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
+from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
@@ -25,6 +28,24 @@ from embodyflow.simulation.episode_history import EpisodeHistory
 from embodyflow.workers.calls import NodeCall, NodeReport, NodeWork
 
 NUM_GROUPS = 2
+
+
+def leave_flows(patch: pytest.MonkeyPatch) -> None:
+    """Let a run work outside of a flow: it logs to Python's logging alone, and an evaluation always measures 0.5."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def evaluate(run: Any, index: int) -> None:
+        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
+
+    for module in (nodes, recovery, stages):
+        patch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
+    patch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
+    patch.setattr(recovery, "record_processes", nothing)
+    patch.setattr(training, "report_progress", lambda run, index: None)
+    patch.setattr(evaluation, "evaluate", evaluate)
+    patch.setattr(Ranks, "mend", nothing, raising=False)
 
 
 class Ranks:

@@ -1,7 +1,11 @@
 """Language jobs that are small enough for a test."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
+from trainers import free_address
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.language import LanguageConfig
@@ -27,6 +31,15 @@ def language_config(*overrides: str) -> LanguageConfig:
     config = compose_config(list(chosen.values()))
     assert isinstance(config, LanguageConfig)
     return config
+
+
+@contextmanager
+def connected_trainer(config: LanguageConfig) -> Iterator[LanguageTrainer]:
+    """Yield a trainer of one rank, which is closed at the end."""
+    trainer = LanguageTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    yield trainer
+    trainer.close()
 
 
 def sampled(rollout: LanguageRollout, iteration: int = 1) -> Batch:

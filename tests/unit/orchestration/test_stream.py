@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import logging
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting_run import Ranks, begin, iterate, run_after, run_in
+from counting_run import Ranks, begin, iterate, leave_flows, run_after, run_in
 from language_jobs import language_config
 
 from embodyflow.config.language import LanguageConfig
@@ -20,8 +19,7 @@ from embodyflow.data.rows_file import write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
-from embodyflow.orchestration.evaluation import evaluation
-from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.orchestration.run import recovery, training
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.orchestration.run.streaming.room import Room
 from embodyflow.orchestration.run.streaming.stream import Stream
@@ -91,21 +89,9 @@ def row_of(ticket: Ticket, weights: str) -> str:
 
 @pytest.fixture(autouse=True)
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object) -> None:
-        pass
-
-    async def evaluate(run: Any, index: int) -> None:
-        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
-
-    for module in (nodes, recovery, stages):
-        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("stream"))
-    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(recovery, "record_processes", nothing)
-    monkeypatch.setattr(training, "report_progress", lambda run, index: None)
+    leave_flows(monkeypatch)
     monkeypatch.setattr(training, "run_iteration", iterate)
     monkeypatch.setattr(training, "_log_progress", lambda *_: None)
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
-    monkeypatch.setattr("counting_run.Ranks.mend", nothing, raising=False)
 
 
 def config_of(root: Path, run_id: str, *words: str) -> LanguageConfig:

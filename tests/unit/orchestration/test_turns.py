@@ -1,7 +1,6 @@
 """Iterations in flight: what they wait for, and that timing never changes a number."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_run import begin, iterate, run_after, run_in
+from counting_run import begin, iterate, leave_flows, run_after, run_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +16,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError, WorkerLostError
-from embodyflow.orchestration.evaluation import evaluation
-from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.orchestration.run import recovery, training
 from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.turns import Turns
@@ -281,19 +279,7 @@ def test_simultaneous_failures_are_raised_as_a_group() -> None:
 
 @pytest.fixture(autouse=True)
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object) -> None:
-        pass
-
-    async def evaluate(run: Any, index: int) -> None:
-        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
-
-    for module in (nodes, recovery, stages):
-        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("turns"))
-    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(recovery, "record_processes", nothing)
-    monkeypatch.setattr(training, "report_progress", lambda run, index: None)
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
-    monkeypatch.setattr("counting_run.Ranks.mend", nothing, raising=False)
+    leave_flows(monkeypatch)
 
 
 def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str, staleness: int) -> RunConfig:

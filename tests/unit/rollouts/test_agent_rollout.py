@@ -12,7 +12,7 @@ import pytest
 import torch
 from agent_jobs import TURN_TOKENS, agent_config, forgetful_words, interview_config
 from agent_rollouts import assert_trained_as_sampled, give_other_weights, play, rollout_of
-from trainers import free_address
+from language_jobs import connected_trainer
 
 import tasks
 from embodyflow.agents.conducting.conductor import Conductor
@@ -32,10 +32,8 @@ FAULTS = ("time-out", "connection", "server", "broken answer", "dead sandbox")
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(interview_config(), 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(interview_config()) as trainer:
+        yield trainer
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from language_jobs import language_config, rows_to_train_on
+from language_jobs import connected_trainer, language_config, rows_to_train_on
 from node_calls import call_of
-from trainers import free_address
 
 import tasks
 from embodyflow.data.batches import Columns, to_batch
@@ -32,10 +31,8 @@ Weights = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(CONFIG, 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(CONFIG) as trainer:
+        yield trainer
 
 
 @pytest.fixture(scope="module")

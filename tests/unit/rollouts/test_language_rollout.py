@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from language_jobs import language_config, sampled
+from language_jobs import connected_trainer, language_config, sampled
 from node_calls import call_of
 from trainers import free_address
 from transformers import AutoModelForCausalLM, GenerationConfig, OPTConfig
@@ -32,10 +32,8 @@ CONFIG = language_config()
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(CONFIG, 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(CONFIG) as trainer:
+        yield trainer
 
 
 @pytest.fixture

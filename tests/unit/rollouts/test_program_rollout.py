@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from agent_jobs import agent_config, agent_words
 from agent_rollouts import assert_trained_as_sampled, give_other_weights, play, rollout_of
+from language_jobs import connected_trainer
 from my_programs import SCRIPT
-from trainers import free_address
 
 from benchmarks.in_process import InProcessRun
 from embodyflow.agents.programs.program import ProgramFailedError
@@ -35,10 +35,8 @@ def program_config(program: str, *overrides: str) -> AgentJobConfig:
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(program_config("my_programs:interview"), 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(program_config("my_programs:interview")) as trainer:
+        yield trainer
 
 
 def test_two_iterations_train_a_script_that_knows_nothing_of_us() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from agent_jobs import interview_config
 from agent_rollouts import play, rollout_of
-from trainers import free_address
+from language_jobs import connected_trainer
 
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.padding import to_padded
@@ -29,10 +29,8 @@ CONFIG: AgentJobConfig = interview_config("look_up", *WORDS, "algorithm.old_log_
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(CONFIG, 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(CONFIG) as trainer:
+        yield trainer
 
 
 class Memory:

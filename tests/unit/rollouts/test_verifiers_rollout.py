@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent_jobs import agent_config
 from agent_rollouts import assert_trained_as_sampled, give_other_weights, play, rollout_of
-from trainers import free_address
+from language_jobs import connected_trainer
 from vf_stand_in import stand_in
 
 from embodyflow.agents.verifiers.verifiers_workflow import EnvironmentFailedError
@@ -36,10 +36,8 @@ def config_of(folder: Path, *tasks: dict, overrides: tuple[str, ...] = ()) -> Ag
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageTrainer]:
-    trainer = LanguageTrainer(config_of(tmp_path_factory.mktemp("trainer"), PLAY, PLAY), 0, 1)
-    trainer.connect(free_address())
-    yield trainer
-    trainer.close()
+    with connected_trainer(config_of(tmp_path_factory.mktemp("trainer"), PLAY, PLAY)) as trainer:
+        yield trainer
 
 
 def test_the_trained_tokens_are_the_sampled_ones_and_a_lost_worker_takes_them(

@@ -42,10 +42,13 @@ finally:
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_command_once_and_cleanly(place: str, signum: int) -> None:
     command = [sys.executable, "-c", COMMAND.format(place=place)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "at work\n"
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=20)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "at work\n"
+            process.send_signal(signum)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()  # nothing to do unless the test fails
     assert (process.returncode, out) == (128 + signum, "clean\n")
     assert err == f"{signal.Signals(signum).name}: stopping …\n"
 
