@@ -122,7 +122,7 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
     from embodyflow.generation.engines import build_generation_engine
     from embodyflow.generation.interface import Request, Sampling
     from embodyflow.generation.probe import compare, probe_sequences
-    from embodyflow.rollouts.language_rollout import columns_of
+    from embodyflow.rollouts.language.language_rollout import columns_of
     from embodyflow.training.language_trainer import LanguageTrainer
 
     config = run_config()

@@ -114,7 +114,7 @@ class LanguageConfig(GroupedConfig):
     """The configuration of a language run."""
 
     kind: ClassVar[str] = "language"
-    rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.language.language_rollout:LanguageRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.language_groups:LanguageGroups"
     trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
     headline: ClassVar[Mapping[str, str]] = {
@@ -126,7 +126,7 @@ class LanguageConfig(GroupedConfig):
         *("language_grpo", "grpo", "ppo", "dapo"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward"),
     )
-    check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
+    check: ClassVar[str] = "embodyflow.rollouts.language.language_checks:check_language"
     splits_models: ClassVar[bool] = True
     pipeline_tag: ClassVar[str] = "text-generation"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})

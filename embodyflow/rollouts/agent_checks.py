@@ -17,7 +17,7 @@ from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, PromptSource, Split
 from embodyflow.rewards.functions.of_workflow import REFERENCE as OF_WORKFLOW
 from embodyflow.rewards.reward_config import CustomConfig
-from embodyflow.rollouts.language_checks import check_language
+from embodyflow.rollouts.language.language_checks import check_language
 
 
 def check_agent(config: AgentJobConfig) -> None:

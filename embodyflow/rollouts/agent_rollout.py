@@ -29,7 +29,7 @@ from embodyflow.generation.interface import Completion, FinishReason
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
-from embodyflow.rollouts.language_rollout import SPLITS, LanguageRollout, Question, ids_of
+from embodyflow.rollouts.language.language_rollout import SPLITS, LanguageRollout, Question, ids_of
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch
 

@@ -14,7 +14,7 @@ from trainers import free_address, spawn_ranks
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 

@@ -10,7 +10,7 @@ from trainers import free_address
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 

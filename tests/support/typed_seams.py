@@ -12,7 +12,7 @@ from embodyflow.nodes.engines import (
 )
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
-from embodyflow.rollouts.language_rollout import LanguageRollout, Question
+from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer

@@ -11,7 +11,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion, ConversationEngine, Request
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
-from embodyflow.rollouts.language_rollout import LanguageRollout, Question, responses_of
+from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question, responses_of
 
 
 class LanguageGroups(LanguageRollout):

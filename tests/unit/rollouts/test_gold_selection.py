@@ -10,8 +10,8 @@ from language_jobs import language_config
 
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompt_registry import build_prompt_source
-from embodyflow.rollouts.gold_selection import select_gradable
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.gold_selection import select_gradable
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 
 ANSWERS = ["2", "4", "There are 6 of them", "8", r"\frac{1", "12", "14", "16", "18", "20"]
 

@@ -16,7 +16,7 @@ from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.errors import InfrastructureError
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 VERSIONS = range(7)

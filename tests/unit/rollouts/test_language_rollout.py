@@ -22,7 +22,7 @@ from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, save_folder
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.prompts.prompt_registry import build_prompt_source
-from embodyflow.rollouts.language_rollout import LanguageRollout, shuffled_rows
+from embodyflow.rollouts.language.language_rollout import LanguageRollout, shuffled_rows
 from embodyflow.training.imitation import Imitation, ResponseSamples
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch

@@ -11,7 +11,7 @@ from language_jobs import language_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.types import Batch
 
 ROWS = [

@@ -5,8 +5,8 @@ from language_jobs import language_config, sampled
 from trainers import free_address
 
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.language_rollout import LanguageRollout
-from embodyflow.rollouts.stop_tokens import check_stop_tokens
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.stop_tokens import check_stop_tokens
 from embodyflow.training.language_trainer import LanguageTrainer
 
 

@@ -19,7 +19,7 @@ from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.policy_registry import build_policy
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
-from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.lora import Adapters

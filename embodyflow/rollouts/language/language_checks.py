@@ -12,10 +12,10 @@ from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
 from embodyflow.rewards.reward_registry import check_reward
-from embodyflow.rollouts.gold_selection import check_golds
-from embodyflow.rollouts.model_checks import check_model
-from embodyflow.rollouts.source_checks import check_chat_template, check_sources
-from embodyflow.rollouts.stop_tokens import check_stop_tokens
+from embodyflow.rollouts.language.gold_selection import check_golds
+from embodyflow.rollouts.language.model_checks import check_model
+from embodyflow.rollouts.language.source_checks import check_chat_template, check_sources
+from embodyflow.rollouts.language.stop_tokens import check_stop_tokens
 
 
 def check_language(config: LanguageConfig) -> None:

@@ -38,11 +38,11 @@ from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response, e
 from embodyflow.prompts.validation_scores import Answers, score_metrics
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
-from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
-from embodyflow.rollouts.language_checks import check_prompts
-from embodyflow.rollouts.segments import Response, end_of, unfinished, version_column
-from embodyflow.rollouts.stop_tokens import named_stop_tokens
+from embodyflow.rollouts.language.gold_selection import select_gradable, skips_ungradable
+from embodyflow.rollouts.language.language_checks import check_prompts
+from embodyflow.rollouts.language.segments import Response, end_of, unfinished, version_column
+from embodyflow.rollouts.language.stop_tokens import named_stop_tokens
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
 
