@@ -281,6 +281,7 @@ class AgentJobConfig(LanguageConfig):
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.agent_groups:AgentGroups"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
+    pipelines: ClassVar[tuple[str, ...]] = (*LanguageConfig.pipelines, "rae")
 
     rollout: AgentRolloutConfig
 
@@ -298,6 +299,11 @@ class AgentJobConfig(LanguageConfig):
                 "iterations"
             )
         return self
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents that write the rows; empty for a single one without a name."""
+        return self.rollout.agent.agents
 
     @property
     def kept_iterations(self) -> int:
