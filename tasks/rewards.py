@@ -90,13 +90,14 @@ def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngin
     return NodeOutput(batch, {"reward/kl_penalty": mean(penalty.sum().item() / max(num_tokens, 1), num_tokens)})
 
 
-@node(reads=("rewards", "loss_mask", "token_agent", "agents_rewarded"), writes=("token_baseline",))
+@node(reads=("rewards", "loss_mask"), writes=("token_baseline",))
 def compute_agent_baseline(
     batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
 ) -> NodeOutput:
     """Write the running baseline of each token's agent, which ``algorithm.advantage=rae`` subtracts.
 
     The trainer holds the baselines and takes the rows into them when it trains, so the node runs on the trainer group.
+    It reads ``token_agent`` and ``agents_rewarded``, which the rows of agents have.
 
     Raises:
         ValueError: An episode gives its agents no outcomes of their own.

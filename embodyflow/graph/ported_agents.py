@@ -177,6 +177,8 @@ def _add_member(ported: PortedAgents, path: str | Path, spec: Mapping[str, Any],
     if (ref := next(refs_in(options), None)) is not None:
         raise ConfigError(f"{path}: node {node_id!r}: agent_options: !Ref {ref.path}: write the value out")
     name = "".join(letter if letter.isalnum() else "_" for letter in node_id.removeprefix("rollout_"))
+    if name in ported.members:
+        raise ConfigError(f"{path}: node {node_id!r}: names the agent {name} again; each agent needs a name of its own")
     process = options.get("process_path")
     member: dict[str, Any] = {}
     for kind in ("pre_process", "post_process"):

@@ -36,7 +36,10 @@ class Member:
 
         Raises:
             TypeError: ``pre_process`` returned anything but token ids, or none.
+            ValueError: There is no ``pre_process``, and the ring has no tokens, since the environment's text is empty.
         """
+        if self._before is None and not tokens:
+            raise ValueError(f"agent {self.name} has nothing to read: the environment's text is empty")
         if self._before is None:
             return tokens
         seen = observation if self.observes else None

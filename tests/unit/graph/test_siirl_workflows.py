@@ -225,7 +225,7 @@ def agents_of_their_own(folder: Path) -> Path:
             del node["agent_options"]
         if node["node_id"].endswith("_train") and node["node_role"] == "ACTOR":
             node["agent_options"] = {"train_cycle": 15}
-    return save(folder, yaml.safe_dump(content))
+    return save(folder, yaml.safe_dump(content, sort_keys=False))
 
 
 def test_a_ring_of_agents_becomes_one_policy_and_a_workflow(tmp_path):
