@@ -164,10 +164,12 @@ def _config(
 def _port(
     workflow: Annotated[Path, typer.Argument(help="YAML or JSON file of siiRL")],
     out: Annotated[Path | None, typer.Option(help="file to write (default: print it)")] = None,
+    experiment: Annotated[str | None, typer.Option(help="experiment to write with the settings of agents")] = None,
+    share_weights: Annotated[bool, typer.Option("--share-weights", help="train one policy for all agents")] = False,
 ) -> int:
     from embodyflow.cli.port import port
 
-    return port(workflow, out)
+    return port(workflow, out, experiment, share_weights)
 
 
 # --- The stack ----------------------------------------------------------------------------------------------------

@@ -468,7 +468,7 @@ def test_a_row_without_siblings_is_refused_by_advantages_that_compare_them() -> 
         compose_config(["experiment=embodied", "rollout.group_size=1"])
     assert str(caught.value) == (
         "rollout.group_size=1: algorithm.advantage=grpo compares the rows of a group, which must have at least 2; "
-        "those that do not are gae, marft, reinforce_plus_plus, remax"
+        "those that do not are gae, marft, reinforce_plus_plus, remax, rae"
     )
     alone = compose_config(["experiment=embodied", "algorithm=remax", "rollout.group_size=1"])
     assert alone.full_batch == alone.rollout.num_groups
