@@ -13,6 +13,7 @@ from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, total
 from embodyflow.policies.base import ImitatingPolicy, Policy
 from embodyflow.seeding import derive_rng
+from embodyflow.training.dataset_statistics import dataset_statistics
 from embodyflow.training.sharding import clip_gradients
 
 
@@ -77,7 +78,9 @@ class Steps:
 
 
 class ActionSamples:
-    """The steps of expert episodes. Building them sets the policy's normalization statistics from these steps.
+    """The steps of demonstrations. Building them sets the policy's normalization statistics.
+
+    They are the data set's with ``warm_start.dataset.statistics=dataset``, else those of these steps.
 
     Args:
         policy: Policy to fit.
@@ -90,7 +93,12 @@ class ActionSamples:
         self._policy, self._sigma = policy, config.warm_start.smoothing_bins
         self._steps = Steps(demos, config.policy.observation_keys, policy.horizon)
         self.num_draws = policy.num_imitation_draws
-        if "state" in self._steps.observation:
+        if "state" not in self._steps.observation:
+            return
+        dataset = config.warm_start.dataset
+        if dataset is not None and dataset.statistics == "dataset":
+            policy.load_normalization(dataset_statistics(config, dataset))
+        else:
             policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])
 
     def __len__(self) -> int:
