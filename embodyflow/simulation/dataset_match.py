@@ -12,6 +12,8 @@ from embodyflow.datasets.demonstrations import Column, DatasetDemonstrations
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import observation_fields
+from embodyflow.policies.policy_registry import find_policy
+from embodyflow.references import resolve
 
 
 def open_demonstrations(config: EmbodiedConfig, env: gym.Env[Any, Any]) -> DatasetDemonstrations:
@@ -95,6 +97,11 @@ def _check_rate(chosen: DatasetConfig, found: float | None, env: gym.Env[Any, An
 
 def _check_statistics(config: EmbodiedConfig, demonstrations: DatasetDemonstrations, space: gym.Space[Any]) -> None:
     """Check that there are statistics of the state and the actions, and that the actions have the space's units."""
+    if not hasattr(resolve(find_policy(config.policy.name).policy), "load_normalization"):
+        raise ConfigError(
+            f"warm_start.dataset.statistics=dataset: policy.name={config.policy.name} has no load_normalization; "
+            "allowed is demonstrations"
+        )
     if "state" in config.policy.observation_keys:
         demonstrations.statistics("state")
     mean = demonstrations.statistics("actions").mean
