@@ -114,7 +114,7 @@ class DatasetDemonstrations:
 
     @property
     def _features(self) -> list[str]:
-        return [feature for column in self._columns.values() for feature in column.features]
+        return list(dict.fromkeys(feature for column in self._columns.values() for feature in column.features))
 
     def _size(self, feature: str) -> int:
         return int(np.prod(self._dataset.features[feature].shape))

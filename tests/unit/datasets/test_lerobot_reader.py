@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,27 @@ pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not in
 needs_av = pytest.mark.skipif(
     importlib.util.find_spec("av") is None, reason="av, of the extra datasets, is not installed"
 )
+
+LEROBOT = "EMBODYFLOW_LEROBOT_PYTHON"
+"""Environment variable with the interpreter of an environment with LeRobot, whose pins exclude ours."""
+
+WRITE_WITH_LEROBOT = """
+import sys
+import numpy
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+features = {"action": {"dtype": "float32", "shape": (4,), "names": None}}
+features["observation.images.image"] = {"dtype": "video", "shape": (64, 64, 3), "names": ["height", "width", "channels"]}
+dataset = LeRobotDataset.create("local/written", 10, root=sys.argv[1], features=features, use_videos=True)
+rng = numpy.random.default_rng(0)
+for task, length in (("reach", 6), ("push", 4)):
+    for step in range(length):
+        image = numpy.full((64, 64, 3), 20 * step, numpy.uint8)
+        action = rng.standard_normal(4).astype(numpy.float32)
+        dataset.add_frame({"action": action, "observation.images.image": image, "task": task})
+    dataset.save_episode()
+dataset.finalize()
+"""
 
 EPISODES = [("reach", steps(7, 1)), ("push", steps(5, 2)), ("reach", steps(9, 3))]
 WRITERS = pytest.mark.parametrize("write", [write_v21, write_v30], ids=["v2.1", "v3.0"])
@@ -105,7 +128,7 @@ def test_a_description_that_does_not_fit_its_files_is_refused(tmp_path: Path) ->
     lines = (folder / "meta/episodes.jsonl").read_text().replace('"length": 5', '"length": 6')
     (folder / "meta/episodes.jsonl").write_text(lines)
     dataset = open_dataset(folder)
-    with pytest.raises(ConfigError, match="episode 1 has 5 steps in episode_000001.parquet, its description says 6"):
+    with pytest.raises(ConfigError, match=r"episode 1 has 5 steps in episode_000001.parquet, its description says 6"):
         dataset.check(dataset.episodes, ["action"])
     (folder / "data/chunk-000/episode_000002.parquet").write_bytes(b"no parquet")
     with pytest.raises(ConfigError, match=r"episode_000002.parquet: cannot be read"):
@@ -133,3 +156,27 @@ def test_a_folder_that_cannot_be_read_is_refused(spoil: Callable[[Path], object]
     spoil(folder)
     with pytest.raises(ConfigError, match=f"^{folder}: {message}"):
         open_dataset(folder)
+
+
+@needs_av
+@pytest.mark.skipif(LEROBOT not in os.environ, reason=f"LeRobot is not installed; {LEROBOT} names its interpreter")
+def test_a_data_set_that_lerobot_itself_wrote_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    env.pop("PYTHONPATH", None)
+    command = [os.environ[LEROBOT], "-c", WRITE_WITH_LEROBOT, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    dataset, names = open_dataset(folder), ["action", "observation.images.image"]
+    assert dataset.fps == 10 and [(each.num_steps, each.task) for each in dataset.episodes] == [
+        (6, "reach"),
+        (4, "push"),
+    ]
+    dataset.check(dataset.episodes, names)
+    rng = np.random.default_rng(0)
+    for episode in dataset.episodes:
+        found = dataset.read(episode, names)
+        actions = np.stack([rng.standard_normal(4).astype(np.float32) for _ in range(episode.num_steps)])
+        assert found["action"].tobytes() == actions.tobytes()
+        greys = 20 * np.arange(episode.num_steps)
+        assert np.abs(found["observation.images.image"].mean(axis=(1, 2, 3)) - greys).max() < 3
