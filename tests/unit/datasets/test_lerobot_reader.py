@@ -29,7 +29,8 @@ import numpy
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 features = {"action": {"dtype": "float32", "shape": (4,), "names": None}}
-features["observation.images.image"] = {"dtype": "video", "shape": (64, 64, 3), "names": ["height", "width", "channels"]}
+names = ["height", "width", "channels"]
+features["observation.images.image"] = {"dtype": "video", "shape": (64, 64, 3), "names": names}
 dataset = LeRobotDataset.create("local/written", 10, root=sys.argv[1], features=features, use_videos=True)
 rng = numpy.random.default_rng(0)
 for task, length in (("reach", 6), ("push", 4)):
