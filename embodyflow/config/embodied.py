@@ -10,7 +10,7 @@ from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memor
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
-from embodyflow.datasets.dataset import ACTION, IMAGES, STATE
+from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.references import source_files
@@ -38,7 +38,7 @@ class DatasetConfig(Config):
     """A data set of demonstrations in a local folder.
 
     Attributes:
-        path: Folder of a LeRobot data set, v2.1 or v3.0.
+        path: Folder of a LeRobot data set, v2.1 or v3.0, or of a Minari data set.
         columns: Features of the data set by what they are for the policy: ``actions``, ``state`` or the name of a
             camera. The features of a list are joined in its order. Without an entry they are ``action``,
             ``observation.state`` and ``observation.images.<camera>``.

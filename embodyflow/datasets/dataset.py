@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 Columns = dict[str, NDArray[Any]]
 """Arrays by name, ``[T, ...]`` for an episode of T steps."""
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
-"""Names of features: LeRobot's, by which other formats name theirs too."""
-
 
 @dataclass(frozen=True)
 class Feature:

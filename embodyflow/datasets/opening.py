@@ -5,6 +5,7 @@ from pathlib import Path
 from embodyflow.datasets.dataset import Dataset
 from embodyflow.datasets.lerobot.info import INFO
 from embodyflow.datasets.lerobot.reader import LeRobotReader
+from embodyflow.datasets.minari_reader import METADATA, MinariReader
 from embodyflow.errors import ConfigError
 
 
@@ -19,4 +20,6 @@ def open_dataset(folder: str | Path) -> Dataset:
         raise ConfigError(f"{folder}: there is no such folder; allowed is a local folder with a data set")
     if (path / INFO).is_file():
         return LeRobotReader(path)
-    raise ConfigError(f"{folder}: has no {INFO}; allowed is the folder of a LeRobot data set")
+    if (path / METADATA).is_file():
+        return MinariReader(path)
+    raise ConfigError(f"{folder}: has neither {INFO} nor {METADATA}; allowed is a LeRobot or Minari data set")

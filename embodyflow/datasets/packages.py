@@ -7,7 +7,7 @@ from embodyflow.errors import ConfigError
 
 
 def require(module: str) -> Any:
-    """Return an imported module of the extra ``datasets``.
+    """Return an imported module of the extras ``datasets`` and ``minari``.
 
     Raises:
         ConfigError: It is not installed.
@@ -16,4 +16,5 @@ def require(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ConfigError(f"{package} is not installed; pip install 'embodyflow[datasets]'") from error
+        extra = "minari" if package == "minari" else "datasets"
+        raise ConfigError(f"{package} is not installed; pip install 'embodyflow[{extra}]'") from error

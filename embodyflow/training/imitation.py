@@ -13,7 +13,6 @@ from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, total
 from embodyflow.policies.base import ImitatingPolicy, Policy
 from embodyflow.seeding import derive_rng
-from embodyflow.training.dataset_statistics import dataset_statistics
 from embodyflow.training.sharding import clip_gradients
 
 
@@ -97,6 +96,10 @@ class ActionSamples:
             return
         dataset = config.warm_start.dataset
         if dataset is not None and dataset.statistics == "dataset":
+            from embodyflow.training.dataset_statistics import (
+                dataset_statistics,
+            )  # other warm starts need no such files
+
             policy.load_normalization(dataset_statistics(config, dataset))
         else:
             policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])

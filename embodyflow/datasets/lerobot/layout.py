@@ -54,7 +54,9 @@ class LayoutV21:
     def __init__(self, folder: Path, info: Info) -> None:
         self._folder, self._info = folder, info
         lines = _json_lines(folder, EPISODES_V21)
-        self.episodes = sorted((_episode(line) for line in lines), key=lambda episode: episode.index)
+        self.episodes: Sequence[DatasetEpisode] = sorted(
+            (_episode(line) for line in lines), key=lambda episode: episode.index
+        )
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the episode's own parquet file."""
@@ -87,7 +89,7 @@ class LayoutV30:
             raise ConfigError(f"{folder}: has no parquet file in {EPISODES_V30}")
         rows = [row for file in files for row in _rows(file)]
         self._rows = {int(row["episode_index"]): row for row in rows}
-        self.episodes = [_episode(self._rows[index]) for index in sorted(self._rows)]
+        self.episodes: Sequence[DatasetEpisode] = [_episode(self._rows[index]) for index in sorted(self._rows)]
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the parquet file that the episode shares with others."""

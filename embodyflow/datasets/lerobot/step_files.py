@@ -32,7 +32,8 @@ class StepFiles:
     """
 
     def __init__(self, folder: Path, pattern: str, max_megabytes: int, per_folder: int) -> None:
-        self._numbers, self._writer = FileNumbers(folder / pattern, max_megabytes, per_folder), None
+        self._numbers = FileNumbers(folder / pattern, max_megabytes, per_folder)
+        self._writer: Any = None
 
     def append(self, columns: Mapping[str, StoredColumn]) -> dict[str, int]:
         """Write the steps of an episode; return the numbers of their folder and file."""

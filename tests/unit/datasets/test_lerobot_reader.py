@@ -148,7 +148,7 @@ def test_a_description_that_does_not_fit_its_files_is_refused(tmp_path: Path) ->
         (lambda folder: edit_info(folder, features={"action": {"dtype": "float32"}}), "meta/info.json has no shape"),
         (lambda folder: (folder / "meta/info.json").write_text("{"), "meta/info.json is damaged"),
         (lambda folder: (folder / "meta/episodes.jsonl").unlink(), "has no meta/episodes.jsonl"),
-        (lambda folder: (folder / "meta/info.json").unlink(), "has no meta/info.json; allowed is the folder of a LeR"),
+        (lambda folder: (folder / "meta/info.json").unlink(), "has neither meta/info.json nor data/metadata.json; al"),
     ],
     ids=["version", "features", "info", "episodes", "no data set"],
 )
