@@ -73,7 +73,7 @@ class Dataset(Protocol):
     episodes: Sequence[DatasetEpisode]
 
     def statistics(self, feature: str) -> FeatureStatistics | None:
-        """Return the statistics that the data set holds of a feature; ``None`` if there are none."""
+        """Return the statistics that the data set holds of a feature; ``None`` without them."""
 
     def check(self, episodes: Collection[DatasetEpisode], features: Collection[str]) -> None:
         """Check that the files of episodes exist and have the features, without decoding images.

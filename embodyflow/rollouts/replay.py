@@ -123,7 +123,7 @@ def chunks_of(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def difference_of(name: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
-    """Return a description of the first difference of a replay from the record; ``None`` if there is none by a bit."""
+    """Return a description of a replay's first difference from the record; ``None`` if it is bit-identical."""
     if np.array_equal(found, recorded, equal_nan=found.dtype.kind == "f"):
         return None
     if np.ndim(recorded) == 0:

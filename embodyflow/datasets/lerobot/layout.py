@@ -45,7 +45,7 @@ class Layout(Protocol):
         """Return the place of an episode's images, of a feature that is kept in mp4 files."""
 
     def statistics(self) -> Mapping[str, FeatureStatistics]:
-        """Return the statistics over the data set, by feature; empty if there are none."""
+        """Return the statistics over the data set, by feature; empty without them."""
 
 
 class LayoutV21:
