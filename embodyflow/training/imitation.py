@@ -96,9 +96,8 @@ class ActionSamples:
             return
         dataset = config.warm_start.dataset
         if dataset is not None and dataset.statistics == "dataset":
-            from embodyflow.training.dataset_statistics import (
-                dataset_statistics,
-            )  # other warm starts need no such files
+            # Other jobs need none of the packages that it imports.
+            from embodyflow.training.dataset_statistics import dataset_statistics
 
             policy.load_normalization(dataset_statistics(config, dataset))
         else:
