@@ -1,7 +1,7 @@
 """Reading a Minari data set through Minari itself."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ class MinariReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.fps = path, None
+        self.path = path
+        self.fps: float | None = None
         try:
             self._dataset = require("minari").MinariDataset(path / "data")
             task = json.loads((path / METADATA).read_text()).get("dataset_id")
@@ -43,7 +44,8 @@ class MinariReader:
             raise ConfigError(f"{path}: Minari cannot read it: {said}") from error
         self._places = dict(_places(self._dataset.observation_space, self._dataset.action_space))
         self.features: Mapping[str, Feature] = {name: feature for name, (_, feature) in self._places.items()}
-        self.episodes = [DatasetEpisode(index, length, task) for index, length in enumerate(lengths)]
+        numbered = enumerate(lengths)
+        self.episodes: Sequence[DatasetEpisode] = [DatasetEpisode(index, length, task) for index, length in numbered]
 
     def statistics(self, feature: str) -> FeatureStatistics | None:
         """Return ``None``: the format has no statistics."""
