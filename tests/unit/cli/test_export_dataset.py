@@ -1,6 +1,5 @@
 """A run's episodes as a data set: what is written, read back and cloned from."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -195,14 +194,9 @@ def test_a_replay_that_differs_leaves_no_data_set(
     assert list(tmp_path.iterdir()) == []
 
 
-def lerobot_python() -> str | None:
-    """Return an interpreter with LeRobot, or ``None``."""
-    return os.environ.get(LEROBOT) or (importlib.util.find_spec("lerobot") and "python") or None
-
-
-@pytest.mark.skipif(lerobot_python() is None, reason=f"LeRobot is not installed; {LEROBOT} names its interpreter")
+@pytest.mark.skipif(LEROBOT not in os.environ, reason=f"LeRobot is not installed; {LEROBOT} names its interpreter")
 def test_lerobots_own_reader_loads_it(exported: Path, episodes: list[Columns], tmp_path: Path) -> None:
-    command = [str(lerobot_python()), "-c", READ_WITH_LEROBOT, str(exported), str(tmp_path / "read.npz")]
+    command = [os.environ[LEROBOT], "-c", READ_WITH_LEROBOT, str(exported), str(tmp_path / "read.npz")]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     env.pop("PYTHONPATH", None)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
