@@ -143,7 +143,7 @@ MISTAKES = {
     ),
     "warm start without an expert": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
-        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is warm_",
+        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it are warm",
     ),
     "one wrapper outside a list": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
