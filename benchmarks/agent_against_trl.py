@@ -7,9 +7,9 @@ weights, prompts, tool, temperature and limits, in float32 on one CPU thread: ou
 the method of GRPOTrainer that samples with transformers, calls tools and samples on. Training steps are not part of it.
 
 Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process,
-and they take turns, so other load on the machine affects both. Figures are medians over the rounds, of wall time and of
-the process's CPU time. ``passes`` is the share of our CPU time in the model's passes, so its bound is what would be left
-if everything else took no time. ``--quick`` plays three rounds with tools that answer at once, in about a minute.
+and they take turns, so other load on the machine affects both. Figures are medians over the rounds, of wall time and
+of the process's CPU time. ``passes`` is the share of our CPU time in the model's passes. The bound is the ratio if
+everything else took no time. ``--quick`` plays three rounds with tools that answer at once, in about a minute.
 """
 
 import argparse
