@@ -7,11 +7,14 @@ weights, prompts, tool, temperature and limits, in float32 on one CPU thread: ou
 the method of GRPOTrainer that samples with transformers, calls tools and samples on. Training steps are not part of it.
 
 Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process,
-and they take turns, so other load on the machine affects both. Figures are medians over the rounds.
+and they take turns, so other load on the machine affects both. Figures are medians over the rounds, of wall time and
+of the process's CPU time. ``passes`` is the share of our CPU time in the model's passes. The bound is the ratio if
+everything else took no time. ``--quick`` plays three rounds with tools that answer at once, in about a minute.
 """
 
 import argparse
 import asyncio
+import functools
 import os
 import socket
 import statistics
@@ -21,7 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -113,13 +116,40 @@ def train(pipe: Any, steps: int, folder: Path) -> None:
     os._exit(0)  # gloo's threads may abort a normal end
 
 
+class PassClock:
+    """CPU seconds of this process in our model's passes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def watch(self, owner: type, name: str) -> None:
+        """Count the calls of a method."""
+        method = getattr(owner, name)
+
+        @functools.wraps(method)
+        def watched(*arguments: Any) -> Any:
+            start = time.process_time()
+            try:
+                return method(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        setattr(owner, name, watched)
+
+
+PASSES = PassClock()
+
+
 def build_ours(folder: Path) -> Callable[[int], tuple[int, int]]:
+    from embodyflow.generation.conversations.row_passes import RowPasses
     from embodyflow.rollouts.agent_rollout import AgentRollout
 
     config = config_of()
     rollout, trainer = AgentRollout(config, 0, 1), build_trainer(config)
     trainer.load_weights_file(str(folder / "weights"))
     rollout.update_weights(trainer.weights() | trainer.probe(), 1)
+    PASSES.watch(RowPasses, "hidden")
+    PASSES.watch(RowPasses, "logits")
 
     def play(number: int) -> tuple[int, int]:
         rows = rollout.play(rollout.training_episodes(0, number + 1), "train", (0, number, "rollout"))
@@ -176,7 +206,7 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
 
 
 def contender(pipe: Any, name: str, folder: Path) -> None:
-    """Answer ``(round, factor)`` with the calls, the sampled tokens and the seconds of a rollout; end at ``None``."""
+    """Answer ``(round, factor)`` with the calls, the sampled tokens and the times of a rollout; end at ``None``."""
     import torch
 
     torch.set_num_threads(1)
@@ -185,26 +215,42 @@ def contender(pipe: Any, name: str, folder: Path) -> None:
     while (message := pipe.recv()) is not None:
         number, factor = message
         os.environ["WAIT_FACTOR"] = str(factor)
-        start = time.perf_counter()
+        start, cpu, passes = time.perf_counter(), time.process_time(), PASSES.seconds
         calls, tokens = play(number)
-        pipe.send((calls, tokens, time.perf_counter() - start))
+        times = (time.perf_counter() - start, time.process_time() - cpu, PASSES.seconds - passes)
+        pipe.send(Round(calls, tokens, *times))
     os._exit(0)  # gloo's threads may abort a normal end
+
+
+class Round(NamedTuple):
+    """One rollout: its calls and sampled tokens, and its wall seconds, CPU seconds and CPU seconds in our passes."""
+
+    calls: int
+    tokens: int
+    wall: float
+    cpu: float
+    passes: float
 
 
 def measure(contenders: dict[str, Process], factor: float, num_rounds: int) -> dict[str, Any]:
     """Play rollouts in turns; return figures without those of the first round."""
-    rounds: dict[str, list[tuple[int, int, float]]] = {name: [] for name in contenders}
+    rounds: dict[str, list[Round]] = {name: [] for name in contenders}
     for number in range(num_rounds + 1):
         for name, process in contenders.items():
             rounds[name].append(process.ask((number, factor)))
+    return {name: figures(each[1:]) for name, each in rounds.items()}
+
+
+def figures(rounds: list[Round]) -> dict[str, Any]:
+    episodes = NUM_GROUPS * GROUP_SIZE
     return {
-        name: {
-            "episodes_per_second": statistics.median(NUM_GROUPS * GROUP_SIZE / seconds for _, _, seconds in each[1:]),
-            "tokens_per_second": statistics.median(tokens / seconds for _, tokens, seconds in each[1:]),
-            "calls_per_episode": statistics.mean(calls / (NUM_GROUPS * GROUP_SIZE) for calls, _, _ in each[1:]),
-            "seconds": [round(seconds, 3) for _, _, seconds in each[1:]],
-        }
-        for name, each in rounds.items()
+        "episodes_per_second": statistics.median(episodes / each.wall for each in rounds),
+        "episodes_per_cpu_second": statistics.median(episodes / each.cpu for each in rounds),
+        "passes": statistics.median(each.passes / each.cpu for each in rounds),
+        "tokens_per_second": statistics.median(each.tokens / each.wall for each in rounds),
+        "calls_per_episode": statistics.mean(each.calls / episodes for each in rounds),
+        "seconds": [round(each.wall, 3) for each in rounds],
+        "cpu_seconds": [round(each.cpu, 3) for each in rounds],
     }
 
 
@@ -212,23 +258,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps on demonstrations")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="three rounds, with tools that answer at once")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    num_rounds, waits = (3, ["instant"]) if arguments.quick else (arguments.rounds, list(WAITS))
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         Process(train, arguments.steps, Path(folder)).join()
         contenders = {name: stack.enter_context(Process(contender, name, Path(folder))) for name in (OURS, TRL)}
-        comparisons = []
-        for workload, factor in WAITS.items():
-            rows = measure(contenders, factor, arguments.rounds)
-            ratio = rows[OURS]["episodes_per_second"] / rows[TRL]["episodes_per_second"]
-            comparisons.append({"workload": workload, "contenders": rows, "episodes_ratio": ratio})
-            print(f"\n{workload}\n  {'':18}{'episodes/s':>12}{'tokens/s':>10}{'calls':>8}")
-            for name, row in rows.items():
-                figures = row["episodes_per_second"], row["tokens_per_second"], row["calls_per_episode"]
-                print(f"  {name:18}{figures[0]:12.1f}{figures[1]:10.0f}{figures[2]:8.2f}")
-            print(f"  {OURS} against {TRL}: {ratio:.2f}x episodes per second")
-    write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
+        comparisons = [compare(workload, contenders, num_rounds) for workload in waits]
+    write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=num_rounds)
+
+
+def compare(workload: str, contenders: dict[str, Process], num_rounds: int) -> dict[str, Any]:
+    """Measure one workload, print it and return it for the results file."""
+    rows = measure(contenders, WAITS[workload], num_rounds)
+    ours, trl = rows[OURS], rows[TRL]
+    ratios = {
+        "episodes_ratio": ours["episodes_per_second"] / trl["episodes_per_second"],
+        "cpu_ratio": ours["episodes_per_cpu_second"] / trl["episodes_per_cpu_second"],
+    }
+    ratios["cpu_ratio_bound"] = ratios["cpu_ratio"] / ours["passes"]
+    print(f"\n{workload}\n  {'':18}{'episodes/s':>12}{'per CPU s':>12}{'tokens/s':>10}{'calls':>8}")
+    for name, row in rows.items():
+        speeds = row["episodes_per_second"], row["episodes_per_cpu_second"], row["tokens_per_second"]
+        print("  {:18}{:12.1f}{:12.1f}{:10.0f}{:8.2f}".format(name, *speeds, row["calls_per_episode"]))
+    print(
+        "  {} against {}: {:.2f}x, {:.2f}x per CPU second, {:.2f}x if only passes took time".format(
+            OURS, TRL, *ratios.values()
+        )
+    )
+    return {"workload": workload, "contenders": rows, **ratios}
 
 
 if __name__ == "__main__":

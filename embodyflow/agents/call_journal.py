@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,7 +41,7 @@ class CallJournal:
         Raises:
             ChangedCallError: The earlier attempt had other tokens here.
         """
-        found = self._find(("turn", uid, draw, turn), _digest(prompt_ids))
+        found = self._find(("turn", uid, draw, turn), prompt_ids)
         if found is None:
             return None
         tokens, log_probs = tuple(found["tokens"]), tuple(found["log_probs"])
@@ -50,7 +51,7 @@ class CallJournal:
         """Record a turn of the model."""
         self._append(
             ("turn", uid, draw, turn),
-            _digest(prompt_ids),
+            prompt_ids,
             {
                 "tokens": completion.token_ids,
                 "log_probs": completion.log_probs,
@@ -65,7 +66,7 @@ class CallJournal:
         Raises:
             ChangedCallError: The earlier attempt called another tool or with other arguments.
         """
-        found = self._find(("tool", uid, draw, call), _digest([name, arguments]))
+        found = self._find(("tool", uid, draw, call), [name, arguments])
         return None if found is None else Answer(found["outcome"], found["text"], found["retries"])
 
     def add_answer(
@@ -73,11 +74,11 @@ class CallJournal:
     ) -> None:
         """Record the answer of a tool."""
         values = {"name": name, "arguments": arguments, **asdict(answer)}
-        self._append(("tool", uid, draw, call), _digest([name, arguments]), values)
+        self._append(("tool", uid, draw, call), [name, arguments], values)
 
-    def _find(self, key: Key, request: str) -> dict[str, Any] | None:
+    def _find(self, key: Key, request: Any) -> dict[str, Any] | None:
         found = self._known.get(key)
-        if found is not None and found["request"] != request:
+        if found is not None and found["request"] != _digest(request):
             kind, uid, draw, number = key
             raise ChangedCallError(
                 f"episode {uid}, draw {draw}: {kind} {number} differs from that of the lost attempt; a workflow must "
@@ -85,12 +86,20 @@ class CallJournal:
             )
         return found
 
-    def _append(self, key: Key, request: str, values: Mapping[str, Any]) -> None:
+    def _append(self, key: Key, request: Any, values: Mapping[str, Any]) -> None:
         if self._path is None:
             return
-        make_folder_of(self._path)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, "request": request, **values}) + "\n")
+        line = json.dumps({"key": key, "request": _digest(request), **values}) + "\n"
+        # Closing the file after each line hands it to a network file system's server.
+        with self._open(self._path) as file:
+            file.write(line.encode())
+
+    def _open(self, path: Path) -> FileIO:
+        try:
+            return open(path, "ab", buffering=0)
+        except FileNotFoundError:  # the first call creates the folder
+            make_folder_of(path)
+            return open(path, "ab", buffering=0)
 
 
 def _digest(request: Any) -> str:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
 
+from embodyflow.agents.chat_memory import ChatMemory
 from embodyflow.agents.transcript import Tokens
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt, encode, end_of_response
@@ -41,11 +43,19 @@ class ChatFormat:
         tokenizer: Tokenizer of ``transformers`` with a chat template.
         tools: Schemas of the tools that the template describes to the model.
         max_prompt_tokens: Most tokens of a prompt.
+        memory: Texts and tokens that other episodes with this tokenizer asked for; ``None`` begins with none.
     """
 
-    def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]], max_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tools: Sequence[Mapping[str, Any]],
+        max_prompt_tokens: int,
+        memory: ChatMemory | None = None,
+    ) -> None:
         self._tokenizer, self._max_prompt_tokens = tokenizer, max_prompt_tokens
         self._options: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        self._memory = memory or ChatMemory()
 
     def with_tools(self, prompt: Prompt) -> Prompt:
         """Return a prompt whose template also gets the tools."""
@@ -57,17 +67,20 @@ class ChatFormat:
         Raises:
             PromptTooLongError: The prompt has more than ``max_prompt_tokens`` tokens.
         """
-        return encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
+        make = partial(encode, self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
+        return self._memory.recall(make, "begin", self._max_prompt_tokens, *self._facts(prompt))
 
     def text(self, prompt: Prompt, messages: Sequence[Message] = ()) -> str:
         """Return the template's text of a prompt and further messages, up to the start of the model's turn."""
-        options = {**self.with_tools(prompt).template_kwargs, "add_generation_prompt": True, "tokenize": False}
-        text: str = self._tokenizer.apply_chat_template([*(prompt.messages or ()), *messages], **options)
-        return text
+        return self._memory.recall(partial(self._render, prompt, messages), "text", *self._facts(prompt), messages)
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a template's text."""
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._memory.recall(lambda: self._tokens(text), "encode", text)
+
+    def decode(self, tokens: Tokens) -> str:
+        """Return the text of tokens, with special tokens."""
+        return self._memory.recall(lambda: self._text(tokens), "decode", tokens)
 
     def go_on(
         self, prompt: Prompt, messages: Sequence[Message], before: str, turn: str, tokens: Tokens
@@ -89,11 +102,31 @@ class ChatFormat:
         if rest is None:
             return Continuation(whole, (), self.encode(whole), begins_context=True)
         following = self.encode(rest)
-        end = end_of_response(self.with_tools(prompt), self._tokenizer)
+        end = self._end(prompt)
         if following[: len(end)] != end:  # the template ends a turn amid a chat otherwise than the last one
             return Continuation(whole, (), following, begins_context=False)
         is_written = tokens[-len(end) :] == end
         return Continuation(whole, () if is_written else end, following[len(end) :], begins_context=False)
+
+    def _end(self, prompt: Prompt) -> Tokens:
+        make = partial(end_of_response, self.with_tools(prompt), self._tokenizer)
+        return self._memory.recall(make, "end", *self._facts(prompt))
+
+    def _facts(self, prompt: Prompt) -> tuple[object, ...]:
+        """Return everything of a prompt that its tokens depend on."""
+        return prompt.text, prompt.messages, {**prompt.template_kwargs, **self._options}
+
+    def _render(self, prompt: Prompt, messages: Sequence[Message]) -> str:
+        options = {**self.with_tools(prompt).template_kwargs, "add_generation_prompt": True, "tokenize": False}
+        text: str = self._tokenizer.apply_chat_template([*(prompt.messages or ()), *messages], **options)
+        return text
+
+    def _tokens(self, text: str) -> Tokens:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _text(self, tokens: Tokens) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return text
 
 
 def _after(turn: str, text: str) -> str | None:

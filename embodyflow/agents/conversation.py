@@ -1,7 +1,7 @@
 """A chat of the model, as the tokens that were sampled and given."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from embodyflow.agents.chat_format import ChatFormat, Continuation, Message
 from embodyflow.agents.episode import Episode, EpisodeContext
@@ -27,7 +27,6 @@ class Conversation:
         model: Model that writes the assistant's turns.
         prompt: Prompt, a chat.
         format: Encoding of messages.
-        tokenizer: Tokenizer of the model.
         max_tokens: Most tokens of the episode after its prompt, of all conversations, turns and messages.
         context: Context of the episode.
         transcript: Tokens of the episode. The first conversation's prompt is that of the episode. The prompt of a
@@ -40,13 +39,12 @@ class Conversation:
         model: Model,
         prompt: Prompt,
         format: ChatFormat,
-        tokenizer: Any,
         max_tokens: int,
         context: EpisodeContext,
         transcript: Transcript,
         agent: str = "",
     ) -> None:
-        self._model, self._prompt, self._format, self._tokenizer = model, prompt, format, tokenizer
+        self._model, self._prompt, self._format = model, prompt, format
         self._max_tokens, self._context, self._agent = max_tokens, context, agent
         self._messages: list[Message] = []
         self._turn = ""
@@ -90,7 +88,7 @@ class Conversation:
         self._context.counts.turns += 1
         self.finished = completion.finish_reason == "stop"
         written = completion.token_ids[:-1] if self.finished else completion.token_ids
-        self._turn = self._tokenizer.decode(written, skip_special_tokens=False)
+        self._turn = self._format.decode(written)
         self._messages.append({"role": "assistant", "content": self._turn})
         return self._turn
 

@@ -74,6 +74,8 @@ async def _answers(
     context: EpisodeContext,
 ) -> list[str]:
     """Answer the calls of a turn side by side; a failure is raised after all of them have ended."""
+    if len(calls) == 1:
+        return [await _answer(calls[0], tools, call_tool, context)]
     ended = await asyncio.gather(*(_answer(call, tools, call_tool, context) for call in calls), return_exceptions=True)
     answers = []
     for answer in ended:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from embodyflow.agents.chat_format import ChatFormat
+from embodyflow.agents.chat_memory import ChatMemory
 from embodyflow.agents.conversation import Conversation, Model
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Transcript
@@ -31,6 +32,7 @@ class ChatEngine:
         temperature: Temperature of the turns that are trained on.
         transcript: Tokens of the episode.
         agents: Names of the agents, which ``rollout.agent.agents`` lists; empty for a workflow of one agent.
+        memory: Texts and tokens of chats that other episodes with this tokenizer asked for.
     """
 
     model: Model
@@ -40,6 +42,7 @@ class ChatEngine:
     temperature: float = 1.0
     transcript: Transcript = field(default_factory=Transcript)
     agents: tuple[str, ...] = ()
+    memory: ChatMemory = field(default_factory=ChatMemory)
 
     def chat(
         self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext, agent: str = ""
@@ -63,8 +66,8 @@ class ChatEngine:
         """
         if agent not in (self.agents or ("",)):
             raise ValueError(f"agent={agent!r}: rollout.agent.agents lists {', '.join(self.agents) or 'none'}")
-        format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens)
-        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context, self.transcript, agent)
+        format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens, self.memory)
+        return Conversation(self.model, row, format, self.max_tokens, context, self.transcript, agent)
 
 
 class RolloutWorkflow(Protocol):

@@ -5,6 +5,7 @@ between ranks, so rows travel without padding. Rows of other kinds of jobs stay 
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def pad_lists(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[Array, Array]:
     lengths = np.array([len(row) for row in rows], np.int64)
     mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
     padded = np.zeros(mask.shape, dtype)
-    padded[mask] = np.concatenate([np.asarray(row, dtype) for row in rows]) if rows else []
+    padded[mask] = np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum()))
     return mask, padded
 
 

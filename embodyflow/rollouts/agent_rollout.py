@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat_memory import ChatMemory
 from embodyflow.agents.conducting.conductor import Conductor
 from embodyflow.agents.conducting.conductors import build_conductor
 from embodyflow.agents.conversation import Model
@@ -67,6 +68,7 @@ class AgentRollout(LanguageRollout):
         super().__init__(config, rank, world_size)
         self._agent = config.rollout.agent
         self._workflow = build_workflow(self._agent)
+        self._memory = ChatMemory()
         self._calls_journal, self._faults, self._tokens_read = CallJournal(None), Faults(), 0
 
     def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
@@ -213,6 +215,7 @@ class AgentRollout(LanguageRollout):
             rollout.max_response_tokens,
             rollout.temperature,
             agents=self._agent.agents,
+            memory=self._memory,
         )
         episode = await self._workflow.run(engine, prompt, context)
         if not isinstance(episode, Episode | None):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodyflow.generation.conversations.key_values import BLOCK
+from embodyflow.generation.conversations.places import BLOCK
 from embodyflow.generation.conversations.row_passes import Chunk, RowPasses
 from embodyflow.seeding import derive_rng
 

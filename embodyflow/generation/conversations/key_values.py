@@ -6,58 +6,41 @@ zeros. So the result of a row has the same bits in a short cache and in a long o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
+from embodyflow.generation.conversations import places as layout
+from embodyflow.generation.conversations.places import Hidden, Places, Run, blocks_of
+from embodyflow.policies.causal_lm.windows_causal_lm import Window
 
-BLOCK = 64
-"""Positions of a block."""
+LEAST_EXPONENT = -87.0
+"""Least exponent of a weight. A weight of e⁻⁸⁷ changes no sum with the largest one, which is 1.
+
+MKL computes exponentials that round to 0 or to a denormal number one by one, ten times slower than others.
+"""
 
 
-@dataclass(frozen=True)
-class Run:
-    """Consecutive rows of a pass that are consecutive tokens of one slot.
+class Copies:
+    """Copies of prefixes between slots, which are made together.
 
     Attributes:
-        slot: Slot.
-        first, end: First row, and the one after the last.
-        num_blocks: Number of blocks up to the last token.
+        sources: Source of each target. What was in the slots before is copied.
+        first_block, end_block: First block that is copied, and the one after the last.
     """
 
-    slot: int
-    first: int
-    end: int
-    num_blocks: int
+    def __init__(self) -> None:
+        self.sources: dict[int, int] = {}
+        self.first_block = self.end_block = 0
 
+    def add(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy the positions from ``start`` to ``end``; a source may be the target of an earlier copy.
 
-class Places:
-    """The places of a pass's n rows in the cache.
-
-    Args:
-        slots: Slot of each row, int64 [n].
-        positions: Position of each row, int64 [n].
-        num_single: Number of rows before the runs; each gathers the keys and values of its own slot.
-        num_blocks: Number of blocks up to the last position of these rows.
-        runs: Runs, which cover the other rows in order.
-    """
-
-    def __init__(self, slots: Tensor, positions: Tensor, num_single: int, num_blocks: int, runs: Sequence[Run]) -> None:
-        self.slots, self.num_single, self.num_blocks, self.runs = slots, num_single, num_blocks, runs
-        self.blocks, self.offsets = positions // BLOCK, positions % BLOCK
-        self._positions = positions[:, None, None, None]
-        self._total = max([num_blocks, *(run.num_blocks for run in runs)])
-        self._biases: dict[Window, Tensor] = {}
-
-    def bias(self, window: Window) -> Tensor:
-        """Return the bias of the scores in layers with a window, 0 or minus infinity, float32 [N, n, 1, 1, B]."""
-        if window not in self._biases:
-            every = torch.arange(self._total * BLOCK, device=self._positions.device).view(-1, 1, 1, 1, BLOCK)
-            hidden = ~seen_within(every, self._positions, window)
-            self._biases[window] = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
-        return self._biases[window]
+        Whole blocks are copied. A target holds the same tokens as its source before ``start``, and none after ``end``.
+        """
+        self.first_block = min(self.first_block, start // layout.BLOCK) if self.sources else start // layout.BLOCK
+        self.end_block = max(self.end_block, blocks_of(end))
+        self.sources[target] = self.sources.get(source, source)
 
 
 class KeyValues:
@@ -84,7 +67,7 @@ class KeyValues:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (0, num_slots + 1, num_heads, BLOCK, head_dim)
+        shape = (0, num_slots + 1, num_heads, layout.BLOCK, head_dim)
         self.num_slots, self._windows = num_slots, windows
         self._layers = [
             (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
@@ -98,16 +81,21 @@ class KeyValues:
             self._layers = [(_longer(keys, more), _longer(values, more)) for keys, values in self._layers]
 
     @torch.inference_mode()
-    def copy(self, source: int, target: int, num_positions: int) -> None:
-        """Copy the first positions of a slot to another."""
-        blocks = blocks_of(num_positions)
-        for keys, values in self._layers:
-            keys[:blocks, target], values[:blocks, target] = keys[:blocks, source], values[:blocks, source]
+    def copy(self, copies: "Copies") -> None:
+        """Copy positions of slots to other slots."""
+        if not copies.sources:
+            return
+        blocks, device = slice(copies.first_block, copies.end_block), self._layers[0][0].device
+        targets = torch.tensor(list(copies.sources), device=device)
+        sources = torch.tensor(list(copies.sources.values()), device=device)
+        for layer in self._layers:
+            for each in layer:
+                each[blocks].index_copy_(1, targets, each[blocks].index_select(1, sources))
 
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
         layers = zip(self._layers, self._windows, strict=True)
-        return [BlockAttention(keys, values, places, places.bias(window)) for (keys, values), window in layers]
+        return [BlockAttention(keys, values, places, window) for (keys, values), window in layers]
 
 
 class BlockAttention:
@@ -117,52 +105,59 @@ class BlockAttention:
         keys: Keys [N, S + 1, H, B, D] of N blocks of B positions.
         values: Values, likewise.
         places: Places of the rows.
-        bias: Bias of the scores, from :meth:`Places.bias`.
+        window: Window of the layer.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, places: Places, bias: Tensor) -> None:
-        self._keys, self._values, self._places, self._bias = keys, values, places, bias
+    def __init__(self, keys: Tensor, values: Tensor, places: Places, window: Window) -> None:
+        self._keys, self._values, self._places, self._window = keys, values, places, window
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Store the rows' keys and values, and return what the rows attend to."""
         places = self._places
         self._keys[places.blocks, places.slots, :, places.offsets] = keys
         self._values[places.blocks, places.slots, :, places.offsets] = values
-        queries = (queries * scale)[None]
-        parts = [self._singles(queries[:, : places.num_single])] if places.num_single else []
-        parts += [self._run(queries[:, run.first : run.end], run) for run in places.runs]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        queries, results = (queries * scale)[None], list[Tensor]()
+        for number, (part, hidden) in enumerate(zip(places.parts, places.hidden, strict=True)):
+            attend = self._stage if number < places.num_stages else self._singles if part.slot is None else self._run
+            results.append(attend(queries[:, part.first : part.end], part, hidden))
+        return results[0] if len(results) == 1 else torch.cat(results)
 
-    def _singles(self, queries: Tensor) -> Tensor:
-        places = self._places
-        slots, blocks = places.slots[: places.num_single], places.num_blocks
-        keys = self._keys[:blocks].index_select(1, slots)
-        values = self._values[:blocks].index_select(1, slots)
-        bias = self._bias[:blocks, : places.num_single]
-        return _attend(torch.matmul(queries, keys.transpose(-1, -2)), bias, lambda each: torch.matmul(each, values))
+    def _stage(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
+        """Attend in the order of the slots, which copies no keys and values."""
+        slots = self._places.slots[part.first : part.end]
+        table = queries.new_zeros(1, self._places.num_slots, *queries.shape[2:]).index_copy_(1, slots, queries)
+        keys, values = self._keys[: part.num_blocks], self._values[: part.num_blocks]
+        return self._products(table, keys, values, hidden).index_select(0, slots)
 
-    def _run(self, queries: Tensor, run: Run) -> Tensor:
-        keys, values = self._keys[: run.num_blocks, run.slot], self._values[: run.num_blocks, run.slot]
-        bias = self._bias[: run.num_blocks, run.first : run.end]
-        scores = _products(queries.expand(run.num_blocks, *queries.shape[1:]), keys.transpose(-1, -2))
-        return _attend(scores, bias, lambda each: _products(each, values))
+    def _singles(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
+        """Attend to a copy of each row's keys and values."""
+        slots = self._places.slots[part.first : part.end]
+        keys = self._keys[: part.num_blocks].index_select(1, slots)
+        values = self._values[: part.num_blocks].index_select(1, slots)
+        return self._products(queries, keys, values, hidden)
+
+    def _run(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
+        """Attend to the keys and values of one slot."""
+        keys, values = self._keys[: part.num_blocks, part.slot], self._values[: part.num_blocks, part.slot]
+        scores = _products(queries.expand(part.num_blocks, *queries.shape[1:]), keys.transpose(-1, -2))
+        return _attend(scores, hidden.masks(self._window), lambda each: _products(each, values))
+
+    def _products(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Hidden) -> Tensor:
+        scores = torch.matmul(queries, keys.transpose(-1, -2))
+        return _attend(scores, hidden.masks(self._window), lambda each: torch.matmul(each, values))
 
 
-def blocks_of(num_positions: int) -> int:
-    """Return the number of blocks that hold this number of positions."""
-    return -(-num_positions // BLOCK)
-
-
-def _attend(scores: Tensor, bias: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+def _attend(scores: Tensor, masks: tuple[Tensor, Tensor], weigh: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the attention outputs [n, H, G, D] for scores [N, n, H, G, B] of N blocks.
 
     Args:
         scores: Scores.
-        bias: Bias [N, n, 1, 1, B] of the scores.
+        masks: Bias of the scores and factor of the weights, from :meth:`Hidden.masks`.
         weigh: Multiplies weights of the scores' shape with the blocks' values, to [N, n, H, G, D].
     """
+    bias, factor = masks
     dtype, scores = scores.dtype, scores.float().add_(bias)
-    weights = scores.sub_(scores.amax((0, -1), keepdim=True)).exp_()
+    weights = scores.sub_(scores.amax((0, -1), keepdim=True)).clamp_(min=LEAST_EXPONENT).exp_().mul_(factor)
     total, output = _add_up(weights.sum(-1, keepdim=True)), _add_up(weigh(weights.to(dtype)).float())
     return (output / total).to(dtype)
 

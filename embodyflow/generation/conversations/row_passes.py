@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from embodyflow.generation.conversations.key_values import KeyValues, Places, Run, blocks_of
+from embodyflow.generation.conversations.key_values import KeyValues
+from embodyflow.generation.conversations.places import Places, Run, blocks_of
 from embodyflow.generation.decoder import Decoder
 from embodyflow.policies.onednn_linear import linear_of_any_size
 
@@ -66,7 +67,7 @@ class RowPasses:
         self._key_values.reserve(int(layout.positions.max()) + 1)
         positions = torch.from_numpy(layout.positions).to(self._device)
         slots = torch.from_numpy(layout.slots).to(self._device)
-        places = Places(slots, positions, layout.num_single, layout.num_blocks, layout.runs)
+        places = Places(slots, positions, layout.parts, layout.num_stages, self._key_values.num_slots + 1)
         hidden = self._decoder.hidden(
             torch.from_numpy(layout.tokens).to(self._device),
             positions[:, None],
@@ -83,40 +84,80 @@ class RowPasses:
         return self._decoder.logits(filled, linear_of_any_size)[: len(hidden)].float()
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Consecutive rows of a pass.
+
+    Attributes:
+        index: Number of the chunk that the tokens belong to; the number of chunks for rows that fill up the pass.
+        offset: Number of tokens of the chunk before.
+        chunk: Tokens.
+    """
+
+    index: int
+    offset: int
+    chunk: Chunk
+
+    def cut(self, start: int, end: int | None = None) -> "_Piece":
+        """Return the tokens from number ``start`` to ``end``."""
+        slot, first, tokens = self.chunk.slot, self.chunk.start, self.chunk.tokens
+        return _Piece(self.index, self.offset + start, Chunk(slot, first + start, tokens[start:end]))
+
+
 class _Layout:
-    """The rows of a pass: short chunks, rows that fill it up, and runs.
+    """The rows of a pass: stages, other tokens of short chunks and rows that fill up the pass, and runs.
+
+    A stage has one token of at least half of the slots. Attending in the order of the slots is then less work than
+    copying keys and values.
 
     Attributes:
         tokens, slots, positions: Token, slot and position of each row, int64 [w].
-        num_single: Number of rows before the runs.
-        num_blocks: Number of blocks up to their last position.
-        runs: Runs.
+        parts: Parts of the rows.
+        num_stages: Number of parts that are stages.
         rows: Row of each token, in the order of the chunks, int64 [n].
     """
 
     def __init__(self, chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> None:
-        short = [index for index, chunk in enumerate(chunks) if len(chunk.tokens) < MIN_RUN]
-        long = [index for index, chunk in enumerate(chunks) if len(chunk.tokens) >= MIN_RUN]
-        num_tokens = sum(len(chunk.tokens) for chunk in chunks)
-        num_filling = _width(num_tokens, widths) - num_tokens
-        row, starts, self.runs = 0, [0] * len(chunks), list[Run]()
-        filling = [Chunk(spare_slot, 0, (0,))] * num_filling
-        for index in short:
-            starts[index] = row
-            row += len(chunks[index].tokens)
-        row += num_filling
-        self.num_single = row
-        for index in long:
-            slot, end = chunks[index].slot, row + len(chunks[index].tokens)
-            self.runs.append(Run(slot, row, end, blocks_of(chunks[index].start + end - row)))
-            starts[index], row = row, end
-        ordered = [*(chunks[index] for index in short), *filling, *(chunks[index] for index in long)]
-        lengths = [len(chunk.tokens) for chunk in ordered]
-        self.tokens = np.array([token for chunk in ordered for token in chunk.tokens], np.int64)
-        self.slots = np.repeat(np.array([chunk.slot for chunk in ordered], np.int64), lengths)
-        self.positions = _ranges([chunk.start for chunk in ordered], lengths)
-        self.num_blocks = blocks_of(int(self.positions[: self.num_single].max(initial=0)) + 1)
-        self.rows = _ranges(starts, [len(chunk.tokens) for chunk in chunks])
+        pieces = [_Piece(index, 0, chunk) for index, chunk in enumerate(chunks)]
+        stages, rest = _stages([piece for piece in pieces if len(piece.chunk.tokens) < MIN_RUN], spare_slot)
+        runs = [[piece] for piece in pieces if len(piece.chunk.tokens) >= MIN_RUN]
+        chunk_lengths = [len(chunk.tokens) for chunk in chunks]
+        num_filling = _width(sum(chunk_lengths), widths) - sum(chunk_lengths)
+        rest += [_Piece(len(chunks), 0, Chunk(spare_slot, 0, (0,)))] * num_filling
+        self.num_stages, self.parts = len(stages), list[Run]()
+        for part in (*stages, *([rest] if rest else [])):
+            self._append(part, None)
+        for part in runs:
+            self._append(part, part[0].chunk.slot)
+        ordered = [piece for part in (*stages, rest, *runs) for piece in part]
+        lengths = [len(piece.chunk.tokens) for piece in ordered]
+        self.tokens = np.array([token for piece in ordered for token in piece.chunk.tokens], np.int64)
+        self.slots = np.repeat(np.array([piece.chunk.slot for piece in ordered], np.int64), lengths)
+        self.positions = _ranges([piece.chunk.start for piece in ordered], lengths)
+        self.rows = _rows(ordered, lengths, chunk_lengths)
+
+    def _append(self, part: Sequence[_Piece], slot: int | None) -> None:
+        first = self.parts[-1].end if self.parts else 0
+        num_rows = sum(len(piece.chunk.tokens) for piece in part)
+        longest = max(piece.chunk.start + len(piece.chunk.tokens) for piece in part)
+        self.parts.append(Run(first, first + num_rows, blocks_of(longest), slot))
+
+
+def _stages(pieces: Sequence[_Piece], num_slots: int) -> tuple[list[list[_Piece]], list[_Piece]]:
+    """Return stages of one token of each piece, as long as they fill half of the slots, and what is left."""
+    stages = list[list[_Piece]]()
+    while pieces and 2 * len(pieces) >= num_slots:
+        stages.append([piece if len(piece.chunk.tokens) == 1 else piece.cut(0, 1) for piece in pieces])
+        pieces = [piece.cut(1) for piece in pieces if len(piece.chunk.tokens) > 1]
+    return stages, [*pieces]
+
+
+def _rows(ordered: Sequence[_Piece], lengths: Sequence[int], chunk_lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the row of each token of the chunks, int64 [n], for pieces with a row per token."""
+    starts = np.concatenate([[0], np.cumsum(chunk_lengths)])  # rows that fill up a pass share the place after the last
+    rows = np.empty(starts[-1] + 1, np.int64)
+    rows[_ranges([int(starts[piece.index]) + piece.offset for piece in ordered], lengths)] = np.arange(sum(lengths))
+    return rows[:-1]
 
 
 def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodyflow.generation.conversations.key_values import KeyValues
+from embodyflow.generation.conversations.key_values import Copies, KeyValues
 from embodyflow.generation.conversations.row_passes import Chunk, RowPasses
 from embodyflow.generation.conversations.slots import Slots, common_length, key_of
 from embodyflow.generation.conversations.turn import Turn
@@ -19,7 +19,8 @@ class SlotConversations:
 
     A pass takes the next token of every turn and as many tokens of new prompts and messages as fit. Since a token's
     results depend on nothing but the tokens before it, it does not matter which pass takes it, nor whether its prefix
-    was read, copied from another slot or computed again.
+    was read, copied from another slot or computed again. So turns that go on alike read their common tokens once: the
+    others wait for a pass and copy them.
 
     Args:
         passes: Passes of the decoder.
@@ -61,11 +62,8 @@ class SlotConversations:
         check_requests([(conversation, request)], self._sampling, self._vocab_size, self._max_model_len)
         stop = None if self._build_stop is None else self._build_stop()
         turn = Turn(conversation, request, self._sampling, recorded, stop)
-        slot = self._slots.of(conversation)
-        if slot is None:
-            self._waiting.append(turn)
-        else:
-            self._begin(turn, slot, self._slots.shared(slot, request.prompt_ids))
+        self._slots.touch(conversation)
+        self._waiting.append(turn)
 
     def end(self, conversation: int) -> None:
         """Abandon the turn of a conversation, if it has one, and free its slot."""
@@ -131,24 +129,37 @@ class SlotConversations:
         return chosen, chunks
 
     def _admit(self) -> None:
-        """Begin waiting turns while there are slots; an idle engine takes those of idle conversations."""
-        is_idle = not self._active
-        for turn in list(self._waiting):
+        """Begin waiting turns: those of conversations with a slot first, then others while there are slots."""
+        copies = Copies()
+        continuing = [turn for turn in self._waiting if self._slots.of(turn.conversation) is not None]
+        is_idle = not self._active and not continuing
+        for turn in continuing:
+            self._admit_turn(turn, self._slots.of(turn.conversation), copies)
+        for turn in [turn for turn in self._waiting if self._slots.of(turn.conversation) is None]:
             if not self._slots.has_free:
                 if not is_idle or len(self._active) == self._key_values.num_slots:
-                    return
-                self._slots.release_oldest()
-            prompt = turn.request.prompt_ids
-            source, length = self._slots.longest_prefix(prompt)
-            if self._is_being_read(prompt, length):
-                continue
+                    break
+                self._slots.release_oldest()  # an idle engine takes the slots of idle conversations
+            self._admit_turn(turn, None, copies)
+        self._key_values.copy(copies)
+
+    def _admit_turn(self, turn: Turn, slot: int | None, copies: Copies) -> None:
+        """Begin a turn after the longest prefix that any slot holds, unless another turn is reading more of it."""
+        prompt = turn.request.prompt_ids
+        kept = 0 if slot is None else self._slots.shared(slot, prompt)
+        source, length = self._slots.longest_prefix(prompt)
+        if length <= kept:
+            source, length = slot, kept
+        if self._is_being_read(prompt, length):
+            return
+        if slot is None:
             slot = self._slots.take(turn.conversation)
-            if source != slot:
-                self._key_values.copy(source, slot, length)
-                self._slots.tokens[slot] = self._slots.tokens[source][:length]
-            self.counts.copied += length
-            self._waiting.remove(turn)
-            self._begin(turn, slot, length)
+        if source is not None and source != slot:
+            copies.add(source, slot, kept, length)
+            self._slots.tokens[slot] = self._slots.tokens[source][:length]
+        self.counts.copied += length - kept
+        self._waiting.remove(turn)
+        self._begin(turn, slot, length)
 
     def _is_being_read(self, prompt: tuple[int, ...], length: int) -> bool:
         """Return True if an active turn reads at least half of what the prompt has after a prefix of this length."""

@@ -29,11 +29,14 @@ class Slots:
         return bool(self._free)
 
     def of(self, conversation: int) -> int | None:
-        """Return the slot of a conversation and mark it as used, or return ``None``."""
+        """Return the slot of a conversation, or ``None``."""
+        return self._owners.get(conversation)
+
+    def touch(self, conversation: int) -> None:
+        """Mark the slot of a conversation, if it has one, as used."""
         slot = self._owners.pop(conversation, None)
         if slot is not None:
             self._owners[conversation] = slot
-        return slot
 
     def take(self, conversation: int) -> int:
         """Give a conversation a free slot and return it."""
@@ -61,8 +64,13 @@ class Slots:
 
         The prefix is the longest among a few slots that got such a prompt last.
         """
-        lengths = {slot: self.shared(slot, prompt) for slot in self._by_key.get(key_of(prompt), ())}
-        return max(lengths.items(), key=lambda pair: pair[1], default=(0, 0))
+        best = (0, 0)
+        for slot in self._by_key.get(key_of(prompt), ()):
+            length = self.shared(slot, prompt)
+            best = (slot, length) if length > best[1] else best
+            if length == len(prompt) - 1:
+                break
+        return best
 
     def shared(self, slot: int, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt a slot holds; the last one is never counted, because it is computed."""
@@ -76,7 +84,13 @@ def key_of(tokens: Sequence[int]) -> tuple[int, ...]:
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     """Return the length of the longest common prefix."""
-    for place, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return place
-    return min(len(left), len(right))
+    same, limit = 0, min(len(left), len(right))
+    if tuple(left[:limit]) == tuple(right[:limit]):
+        return limit
+    while limit - same > 1:  # the first ``same`` tokens agree, the first ``limit`` do not
+        middle = (same + limit) // 2
+        if tuple(left[same:middle]) == tuple(right[same:middle]):
+            same = middle
+        else:
+            limit = middle
+    return same

@@ -1,5 +1,7 @@
 """The journal of calls: a later attempt reads what an earlier one got, and notices other requests."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -52,3 +54,16 @@ def test_without_a_path_nothing_is_kept():
     journal.add_completion(1, 0, 0, (1, 2), COMPLETION)
 
     assert journal.completion(1, 0, 0, (1, 2)) is None
+
+
+def test_the_folder_of_a_deleted_run_stays_deleted(tmp_path):
+    run = tmp_path / "run"
+    path = run / "stages" / "1" / "rollout" / "0.calls.parts"
+    run.mkdir()
+    journal = CallJournal(path)
+    journal.add_completion(1, 0, 0, (1, 2), COMPLETION)
+    shutil.rmtree(run)
+
+    with pytest.raises(FileNotFoundError):
+        journal.add_completion(1, 0, 1, (1, 2), COMPLETION)
+    assert not run.exists()

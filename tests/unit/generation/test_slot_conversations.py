@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from language_models import VOCAB, save_model
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.conversations import key_values, row_passes
+from embodyflow.generation.conversations import places, row_passes
 from embodyflow.generation.conversations.row_passes import linear_of_any_size
 from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Conversations, GenerationError, Request, Sampling
@@ -28,7 +28,7 @@ PROMPT = tuple(range(5, 17))
 def short_blocks() -> Iterator[None]:
     """A block is a quarter of the model's positions, so that conversations take several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_values, "BLOCK", 16)
+        patch.setattr(places, "BLOCK", 16)
         yield
 
 
@@ -171,6 +171,40 @@ def test_siblings_that_begin_together_read_their_prompt_once(engine: HFEngine) -
             conversations.ask(number, Request(PROMPT, number))
         finish(conversations)
     assert (conversations.counts.read, conversations.counts.copied) == (len(PROMPT) + 3, 3 * (len(PROMPT) - 1))
+
+
+def test_siblings_that_go_on_alike_read_their_messages_once(engine: HFEngine) -> None:
+    """The third sibling gets another message, and a fourth one is asked when the others have finished."""
+    message, other = (7, 8, 9, 10, 11, 12), (7, 13, 14, 15, 16, 6)
+    with engine.converse(4, SAMPLING) as conversations:
+        for number in range(4):
+            conversations.ask(number, Request(PROMPT, 1))
+        written = finish(conversations)[0].token_ids
+        read, copied = conversations.counts.read, conversations.counts.copied
+        for number, given in enumerate((message, message, other)):
+            conversations.ask(number, Request((*PROMPT, *written, *given), 2))
+        ended = finish(conversations)
+        conversations.ask(3, Request((*PROMPT, *written, *message), 2))
+        ended |= finish(conversations)
+
+    # The last sampled token was not in the cache yet, and the last token of a prompt is always read.
+    assert conversations.counts.read - read == (1 + len(message)) + 1 + (1 + len(other)) + 1
+    assert conversations.counts.copied - copied == 2 * len(message)
+    assert ended[0] == ended[1] == ended[3] != ended[2]
+
+
+def test_conversations_with_a_slot_go_on_before_new_ones_take_it(engine: HFEngine) -> None:
+    """A fifth conversation waits for one of four slots while all four are asked for their next turns."""
+    with engine.converse(5, SAMPLING) as conversations:
+        for number in range(4):
+            conversations.ask(number, request(number, 0))
+        turns = [[each] for _, each in sorted(finish(conversations).items())]
+        conversations.ask(4, request(4, 0))
+        for number in range(4):
+            conversations.ask(number, request(number, 1, (*request(number, 0).prompt_ids, *turns[number][0].token_ids)))
+        for number, each in finish_all(conversations).items():
+            turns[number : number + 1] = [[*turns[number], each]] if number < 4 else [[each]]
+    assert turns == [play_alone(engine, number, 2 if number < 4 else 1) for number in range(5)]
 
 
 def test_an_idle_engine_gives_slots_of_waiting_conversations_to_new_ones(engine: HFEngine) -> None:
