@@ -21,6 +21,7 @@ OPEN_SECTIONS = (
     "env.adapter.task_kwargs.",
     "reward.function.kwargs.",
     "rollout.agent.workflow_kwargs.",
+    "health.own.",
 )
 """Sections in which users choose the keys."""
 
