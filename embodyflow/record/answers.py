@@ -5,9 +5,6 @@ from pathlib import Path
 
 from embodyflow.process.durable_files import write_durably
 
-ANSWERS = ("go_on", "roll_back", "cancel")
-"""What a person may answer."""
-
 
 class AnswerFile:
     """The question of a paused run, and its answer.

@@ -9,9 +9,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.health.examination import Alarm
 from embodyflow.orchestration.run.nodes import Run
-
-EVENT = "embodyflow.health"
-"""Beginning of the names of the events; the detector's name follows after a dot."""
+from embodyflow.orchestration.server.settings import HEALTH_EVENT
 
 
 def report_alarm(run: Run, alarm: Alarm) -> None:
@@ -19,7 +17,7 @@ def report_alarm(run: Run, alarm: Alarm) -> None:
     get_run_logger().warning("%s (%s)", alarm, alarm.action)
     flow_run, name = f"prefect.flow-run.{runtime.flow_run.id}", str(run.config.run_id)
     emit_event(
-        event=f"{EVENT}.{alarm.detector}",
+        event=f"{HEALTH_EVENT}.{alarm.detector}",
         resource={"prefect.resource.id": f"embodyflow.run.{name}", "prefect.resource.name": name},
         related=[{"prefect.resource.id": flow_run, "prefect.resource.role": "flow-run"}],
         payload={"iteration": alarm.iteration, **_as_json(alarm.facts()), "message": str(alarm)},
