@@ -316,7 +316,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _check_health(self) -> "RunConfig":
-        check_health(self)
+        check_health(self.health, self.policy, self)
         return self
 
     @property

@@ -36,9 +36,12 @@ class Stages:
 
     Args:
         folder: Folder of the run.
-        ledger: Ledger of the run, also an attribute.
+        ledger: Ledger of the run.
         keep_checkpoints: How many of the newest checkpoints to keep.
         kept_iterations: How many of the newest iterations to keep episodes of.
+
+    Attributes:
+        ledger: Ledger of the run.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:

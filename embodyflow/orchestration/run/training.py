@@ -26,7 +26,7 @@ from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
-from embodyflow.orchestration.run.recovery import restore, with_recovery
+from embodyflow.orchestration.run.recovery import leaves, restore, with_recovery
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
@@ -109,8 +109,11 @@ async def _run_iterations(run: Run, first: int) -> Alarm | None:
         for index in range(first, run.config.iterations + 1):
             await with_recovery(run, f"iteration {index}", partial(_run_until, run, lookahead, index))
         await with_recovery(run, "the export", partial(_export, run, lookahead))
-    except RollBackNeeded as needed:
-        return needed.alarm
+    except Exception as error:
+        needed = [each for each in leaves(error) if isinstance(each, RollBackNeeded)]
+        if not needed:
+            raise
+        return needed[0].alarm
     finally:
         await lookahead.stop()
         await run.rollouts.stop()
@@ -223,5 +226,6 @@ def summarize(run: Run) -> dict[str, Any]:
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
+        **({"roll_backs": len(roll_backs)} if (roll_backs := run.stages.ledger.roll_backs()) else {}),
         **({"unrestorable": unrestorable_lines(unrestorable)} if (unrestorable := run.folder.unrestorable()) else {}),
     }

@@ -10,7 +10,7 @@ import pytest
 from counting_run import begin, iterate, leave_flows, run_in
 
 from embodyflow.config import RunConfig
-from embodyflow.config.changed_values import value_of
+from embodyflow.config.changed_values import value_of, with_values
 from embodyflow.errors import HealthError
 from embodyflow.health.history import Finding, History
 from embodyflow.orchestration.health import alarms, question, reporting, roll_back
@@ -251,8 +251,6 @@ def test_checkpoints_are_kept_for_a_roll_back(tiny_config: Callable[..., RunConf
 
 def test_values_are_changed_by_key(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
     config = config_of(tiny_config, tmp_path, "mine")
-    from embodyflow.config.changed_values import with_values
-
     other = with_values(config, {"algorithm.kl.target": 0.5, "trainer.learning_rate": 2.0})
     assert value_of(other, "algorithm.kl.target") == 0.5 and value_of(other, "trainer.learning_rate") == 2.0
     assert value_of(config, "algorithm.kl.target") is None and other.trainer.epochs == config.trainer.epochs
