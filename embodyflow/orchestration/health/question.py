@@ -7,7 +7,7 @@ it waits asks again once it is resumed.
 
 import asyncio
 import time
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import httpx
@@ -17,7 +17,7 @@ from prefect.exceptions import PrefectException
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.input.run_input import Keyset
 from prefect.logging import get_run_logger
-from prefect.states import Paused
+from prefect.states import Paused, State
 from prefect.utilities.engine import propose_state
 
 from embodyflow.config.health_checks import rolling_back
@@ -94,8 +94,10 @@ class PausedFlowRun:
         return (await self._form.aload(self._keys, self._flow_run_id)).answer
 
     async def _pause(self) -> None:
-        wanted = Paused(timeout_seconds=int(self._seconds), reschedule=False, pause_key=uuid4().hex)
-        keys = wanted.state_details.run_input_keyset = keyset_from_paused_state(wanted)
+        seconds = int(self._seconds)
+        wanted: State[Any] = Paused(timeout_seconds=seconds, reschedule=False, pause_key=uuid4().hex)
+        keys = keyset_from_paused_state(wanted)
+        wanted.state_details.run_input_keyset = {str(name): key for name, key in keys.items()}
         state = await propose_state(self._client, wanted, flow_run_id=self._flow_run_id)
         if not state.is_paused():
             raise HealthError(f"the flow run cannot pause in the state {state.name}")
