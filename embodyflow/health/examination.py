@@ -19,7 +19,7 @@ class Watch:
     Attributes:
         function: ``"module:function"`` of the detector.
         section: Its section of the configuration.
-        action: What a finding does.
+        action: Consequence of a finding.
         timed: Whether its findings may depend on timing. Of a user's own detector that is only excluded where it sees
             no times, before a roll-back.
     """
@@ -36,7 +36,7 @@ class Alarm:
 
     Attributes:
         detector: Name of the detector.
-        action: What the finding does.
+        action: Consequence of the finding.
         iteration: Iteration in which it was found.
         finding: The finding.
         timed: Whether it depends on timing.
@@ -87,7 +87,7 @@ def reads_history(health: HealthConfig) -> bool:
 
 
 def examine(health: HealthConfig, records: Sequence[Record], iteration: int) -> list[Alarm]:
-    """Return what the detectors find in an iteration and did not find in the one before.
+    """Return an alarm for each detector that finds something in an iteration and found nothing in the one before.
 
     Args:
         health: Section ``health`` of the configuration.

@@ -73,7 +73,7 @@ class History:
 
 
 def history_at(records: Sequence[Record], iteration: int, *, timed: bool = True) -> History:
-    """Return what was known when an iteration was committed: the evaluation after it is not.
+    """Return the history at the commit of an iteration, without the evaluation after it.
 
     Args:
         records: Lines of ``metrics.jsonl``.

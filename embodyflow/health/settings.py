@@ -27,7 +27,7 @@ class DetectorConfig(_Config):
     """What a finding of a detector does.
 
     Attributes:
-        action: What a finding does. ``notify`` reports it; ``pause`` reports it and asks a person; ``roll_back``
+        action: Consequence of a finding. ``notify`` reports it; ``pause`` reports it and asks a person; ``roll_back``
             returns to an earlier commit and goes on with changed keys; ``cancel`` ends the run. ``null`` turns the
             detector off.
         changes: Factors of keys that a roll-back changes, by key.
@@ -38,10 +38,10 @@ class DetectorConfig(_Config):
 
 
 class TimedDetectorConfig(_Config):
-    """What a finding of a detector does that reads times and faults, which a repeated iteration does not repeat.
+    """What a finding of a detector of times and faults does. A repeated iteration has other ones.
 
     Attributes:
-        action: What a finding does; see the other detectors. A roll-back is not among them, since it repeats only
+        action: Consequence of a finding; see the other detectors. A roll-back is not among them, since it repeats only
             what does not depend on timing. ``null`` turns the detector off.
     """
 
@@ -52,8 +52,8 @@ class NaNConfig(_Config):
     """NaN or inf in a loss, a gradient or the entropy. The optimizer step that would spread it is skipped.
 
     Attributes:
-        action: What a finding does. Nothing can go on with NaN: ``cancel`` ends the run and ``roll_back`` returns to an
-            earlier commit. ``null`` lets the failed step end the run without a finding.
+        action: Consequence of a finding. Nothing can go on with NaN: ``cancel`` ends the run, and ``roll_back`` returns
+            to an earlier commit. ``null`` lets the failed step end the run without a finding.
         changes: Factors of keys that a roll-back changes, by key.
     """
 

@@ -13,11 +13,12 @@ from uuid import UUID, uuid4
 import httpx
 from prefect import get_client, runtime
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.input.run_input import Keyset
 from prefect.logging import get_run_logger
-from prefect.states import Paused, State
+from prefect.states import Paused
 from prefect.utilities.engine import propose_state
 
 from embodyflow.config.health_checks import rolling_back

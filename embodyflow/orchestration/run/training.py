@@ -75,7 +75,7 @@ def _free_name(folder: RunFolder, error: Exception) -> None:
 
 
 async def _train_to_the_end(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
-    """Train, and after each roll-back open the run again with the changed configuration; return the summary."""
+    """Train, and reopen the run with the changed configuration after each roll-back; return the summary."""
     while True:
         async with open_run(folder, config, graph) as run:
             if (summary := await _train(run, resumed=resumed)) is not None:
