@@ -95,16 +95,22 @@ class PausedFlowRun:
         return (await self._form.aload(self._keys, self._flow_run_id)).answer
 
     async def _pause(self) -> None:
-        seconds = int(self._seconds)
-        wanted: State[Any] = Paused(timeout_seconds=seconds, reschedule=False, pause_key=uuid4().hex)
-        keys = keyset_from_paused_state(wanted)
-        wanted.state_details.run_input_keyset = {str(name): key for name, key in keys.items()}
-        state = await propose_state(self._client, wanted, flow_run_id=self._flow_run_id)
+        state = (await self._client.read_flow_run(self._flow_run_id)).state
+        if state is None or not state.is_paused():  # it is paused if the answer to an earlier request was lost
+            state = await propose_state(self._client, self._paused(), flow_run_id=self._flow_run_id)
         if not state.is_paused():
             raise HealthError(f"the flow run cannot pause in the state {state.name}")
-        form = self._form.with_initial_data(description=self._text)
-        await form.asave(keys, self._flow_run_id)
+        keys = keyset_from_paused_state(state)
+        await self._form.with_initial_data(description=self._text).asave(keys, self._flow_run_id)
         self._keys = keys
+
+    def _paused(self) -> State[Any]:
+        """Return a state whose form has keys of its own, so that an earlier question's answer does not count."""
+        seconds = int(self._seconds)
+        state: State[Any] = Paused(timeout_seconds=seconds, reschedule=False, pause_key=uuid4().hex)
+        keys = keyset_from_paused_state(state)
+        state.state_details.run_input_keyset = {str(name): key for name, key in keys.items()}
+        return state
 
 
 async def ask(run: Run, alarm: Alarm) -> str:
