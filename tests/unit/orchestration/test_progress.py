@@ -102,7 +102,7 @@ def test_alarms_are_shown_below_their_iteration(tmp_path: Path) -> None:
         progress.update()
         progress.update()
     shown = [" ".join(line.split()) for line in output.getvalue().splitlines()]
-    assert shown[-2:] == ["iteration 2/3 return 2", "alarm 2/3 kl_runaway 0.830 throughput_drop 6.100"]
+    assert shown[-2:] == ["iteration 2/3 return 2.000", "alarm 2/3 kl_runaway 0.830 throughput_drop 6.100"]
 
 
 def test_damaged_lines_are_not_shown(tmp_path: Path) -> None:
