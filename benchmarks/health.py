@@ -23,7 +23,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from servers import prefect_server  # noqa: E402
 from small_runs import SMALL, SMALL_LANGUAGE, Runs  # noqa: E402
-from waiting import finish  # noqa: E402
 
 from benchmarks.planted_collapses import AFTER_ADVANTAGE, AFTER_ROLLOUT, FIRST_RATES  # noqa: E402
 from benchmarks.report import write_report  # noqa: E402
@@ -74,7 +73,7 @@ def run(runs: Runs, job: str, collapse: str | None, seed: int, iterations: int) 
     if not result.exists():
         words = {word.partition("=")[0]: word for word in words_of(job, collapse, seed, iterations)}
         process = runs.start(*words.values(), f"run_root={runs.root}", f"run_id={run_id}")
-        output = finish(process, 3600)
+        output = process.communicate()[0]
         (runs.root.parent / f"{run_id}.log").write_text(output)
         result.write_text(json.dumps({"completed": process.returncode == 0, **_outcome(runs, run_id)}))
     return {"job": job, "collapse": collapse, "seed": seed, **json.loads(result.read_text())}
