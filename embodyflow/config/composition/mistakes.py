@@ -22,6 +22,8 @@ OPEN_SECTIONS = (
     "reward.function.kwargs.",
     "rollout.agent.workflow_kwargs.",
     "health.own.",
+    "warm_start.dataset.columns.",
+    "warm_start.dataset.tasks.",
 )
 """Sections in which users choose the keys."""
 
