@@ -11,6 +11,10 @@ class ParityError(RuntimeError):
     """Two computations that must agree, such as rollout and trainer or two ranks, do not."""
 
 
+class HealthError(RuntimeError):
+    """A finding about the health of a run ended it; the message names the detector and what it found."""
+
+
 class SamplingError(RuntimeError):
     """An iteration found too few rows worth training on; the message says what to change."""
 

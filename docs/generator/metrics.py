@@ -19,6 +19,7 @@ AREAS = {
     "critic": "Critic",
     "sft": "Warm start",
     "eval": "Evaluation",
+    "health": "Health",
     "env": "Environments",
     "balance": "Balance",
     "perf": "Time and resources",

@@ -60,4 +60,11 @@ def _shown(entry: Entry) -> tuple[str, str]:
     if entry.kind == "groups":
         dropped = f", {number} dropped" if (number := len(entry.facts["dropped"])) else ""
         return f"{len(entry.facts['groups'])} groups{dropped}", ""
+    if entry.kind == "roll_back":
+        values = ", ".join(f"{key}={value:.4g}" for key, value in entry.facts["values"].items())
+        return f"rolled back to {entry.facts['to']} with {values}", ""
+    if entry.kind == "alarm":
+        return f"alarm of {entry.facts['detector']}: {entry.facts['text']}", ""
+    if entry.kind == "answer":
+        return f"answer to {entry.facts['detector']}: {entry.facts['answer']}", ""
     return "evaluated" if entry.kind == "evaluation" else "committed", entry.facts["weights_digest"][:12]

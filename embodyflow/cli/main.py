@@ -252,6 +252,20 @@ def _logs(
     return show_log(run_root, run, follow=follow)
 
 
+@app.command("answer", help="answer the question of a paused run; without an answer, show the question")
+@_returns_code
+def _answer(
+    run: RunName,
+    answer: Annotated[
+        Literal["go_on", "roll_back", "cancel"] | None, typer.Argument(help="how the run goes on (default: ask)")
+    ] = None,
+    run_root: RunRoot = Path("runs"),
+) -> int:
+    from embodyflow.cli.answer import give_answer
+
+    return give_answer(run_root, run, answer)
+
+
 @app.command("explain", help="say where the time of a run goes, and what would make it faster")
 @_returns_code
 def _explain(run: RunName, run_root: RunRoot = Path("runs")) -> int:

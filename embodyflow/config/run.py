@@ -16,9 +16,11 @@ from pydantic_core import PydanticCustomError
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
+from embodyflow.config.health_checks import check_health, rolling_back
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
 from embodyflow.errors import ConfigError
+from embodyflow.health.settings import HealthConfig
 from embodyflow.policies.policy_config import PolicyConfig
 from embodyflow.policies.policy_registry import check_training, validate_policy
 from embodyflow.references import source_files
@@ -222,6 +224,7 @@ class RunConfig(Config):
     evaluation: EvaluationConfig | None
     cluster: ClusterConfig
     tracking: TrackingConfig = TrackingConfig()
+    health: HealthConfig = HealthConfig()
 
     @field_validator("policy", mode="before")
     @classmethod
@@ -311,6 +314,11 @@ class RunConfig(Config):
             raise ValueError(f"algorithm.per_agent=true: only agent jobs have agents, and job is {self.kind}")
         return self
 
+    @model_validator(mode="after")
+    def _check_health(self) -> "RunConfig":
+        check_health(self.health, self.policy, self)
+        return self
+
     @property
     def agents(self) -> tuple[str, ...]:
         """Names of the agents that write the rows; empty for a single one without a name."""
@@ -380,9 +388,10 @@ class RunConfig(Config):
         """Number of newest checkpoints that the run keeps.
 
         Resuming from any of the newest ``trainer.keep_checkpoints`` also needs the older weights that rollouts in
-        flight act with.
+        flight act with. A roll-back needs those that it returns to.
         """
-        return self.trainer.keep_checkpoints + self.rollout.max_staleness
+        returned = self.health.roll_back.iterations if any(rolling_back(self.health)) else 0
+        return self.trainer.keep_checkpoints + self.rollout.max_staleness + returned
 
     @property
     def kept_iterations(self) -> int:

@@ -19,6 +19,7 @@ class PolicyConfig(BaseModel):
     Attributes:
         job: Kind of job that the policy is for.
         entropy_varies: Whether the entropy of an action token depends on the observation.
+        entropy_is_density: Whether it is the entropy of a density, which may be negative.
         name: Name of a shipped policy, or ``module:Class`` of another package's.
     """
 
@@ -26,6 +27,7 @@ class PolicyConfig(BaseModel):
 
     job: ClassVar[str]
     entropy_varies: ClassVar[bool] = True
+    entropy_is_density: ClassVar[bool] = False
 
     name: str
 

@@ -6,8 +6,12 @@ then. A kill, a full disk or a power failure may leave part of a line, which the
 
 The lines hold digests of the stages on disk and of the committed iterations, and the metrics of iterations and
 evaluations, from which ``metrics.jsonl`` is rebuilt. Nothing in them depends on time, processes
-or attempts, so a run with failures has the same ledger as one without. The exception is ``rollout.order=first_ready``:
-lines of the kind ``groups`` then name the groups that each iteration trains on, and the run repeats what they say.
+or attempts, so a run with failures has the same ledger as one without. There are two exceptions. With
+``rollout.order=first_ready`` lines of the kind ``groups`` name the groups that each iteration trains on, and the run
+repeats what they say. Alarms of detectors of health that read times depend on them, and the digest leaves them out.
+
+A line of the kind ``roll_back`` makes the lines of all iterations after the one that it returns to void. It is done
+once that iteration's commit stands in a line after it.
 """
 
 import hashlib
@@ -26,7 +30,7 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage``, ``groups``, ``commit`` or ``evaluation``.
+        kind: ``stage``, ``groups``, ``commit``, ``evaluation``, ``alarm``, ``answer`` or ``roll_back``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """
@@ -78,17 +82,47 @@ class Ledger:
         self._last = digest
         self._add(Entry(kind, iteration, facts))
 
-    def newest(self, kind: str, iteration: int, node_id: str = "") -> dict[str, Any] | None:
-        """Return the newest facts of a commit, or of a node's stage; ``None`` without such a line."""
-        return self._newest.get((iteration, kind, node_id))
+    def newest(self, kind: str, iteration: int, part: str = "") -> dict[str, Any] | None:
+        """Return the newest facts of a kind, if they are not void; ``None`` without such a line.
+
+        Args:
+            kind: Kind of the line.
+            iteration: Index of the iteration.
+            part: Node of a stage, or detector of an alarm or an answer.
+        """
+        return self._newest.get((iteration, kind, part))
+
+    def alarms(self, iteration: int) -> list[dict[str, Any]]:
+        """Return the facts of an iteration's alarms."""
+        return [facts for (index, kind, _), facts in self._newest.items() if (index, kind) == (iteration, "alarm")]
+
+    def roll_backs(self) -> list[Entry]:
+        """Return the lines of all roll-backs, oldest first."""
+        return [entry for entry in self.entries if entry.kind == "roll_back"]
 
     def digest(self) -> str:
         """Return the SHA-256 of the newest facts, independent of the order in which branches of the graph finished."""
-        return hashlib.sha256(json.dumps(sorted(self._newest.items()), sort_keys=True).encode()).hexdigest()
+        repeatable = [(key, facts) for key, facts in sorted(self._newest.items()) if not facts.get("timed")]
+        return hashlib.sha256(json.dumps(repeatable, sort_keys=True).encode()).hexdigest()
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        self._newest[entry.iteration, entry.kind, str(entry.facts.get("node_id", ""))] = entry.facts
+        if entry.kind == "roll_back":
+            self._make_void(entry.facts["to"])
+        part = entry.facts.get("node_id") or entry.facts.get("detector") or ""
+        self._newest[entry.iteration, entry.kind, str(part)] = entry.facts
+
+    def _make_void(self, after: int) -> None:
+        """Forget the lines of all later iterations, except those of roll-backs, and the commit of this one.
+
+        The commit is recorded again once the run has returned to it.
+        """
+        kept = {"roll_back"}
+        self._newest = {
+            key: facts
+            for key, facts in self._newest.items()
+            if key[1] in kept or (key[0] <= after and key[:2] != (after, "commit"))
+        }
 
     def _read(self, number: int, line: bytes) -> Entry:
         if not self._is_whole(line):

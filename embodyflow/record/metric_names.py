@@ -97,6 +97,7 @@ METRICS = {
     "eval/return_high": "Upper end of the 95 % Student interval of that mean.",
     "eval/return_std": "Standard deviation of the returns.",
     "eval/solved_at_reset": "Number of goals that were reached before the policy acted; they lift the success rate.",
+    "health/<detector>": "The value that a detector of `health` found in this iteration and not in the one before.",
     "env/unrestorable_tasks": "Tasks whose seed does not restore an episode, with `env.allow_unrestorable=true`.",
     "eval/num_goals": "Number of goals or prompts that were evaluated.",
     "eval/success_rate": "Success rate of one task in `python -m flows.evaluate`.",
@@ -125,6 +126,7 @@ METRICS = {
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool or an environment failed in all attempts.",
     "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "
     "keys and values it had; 0 with an engine that does not count them.",
+    "perf/health/<detector>": "The same of a detector that reads times and faults, or of your own.",
     "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
     "perf/env_memory_restarts": "Environment processes that were restarted because they exceeded `env.max_memory_gb`.",

@@ -13,6 +13,9 @@ EVALUATED = {
 }
 """Metrics of an evaluation that are shown, with their labels."""
 
+ALARMS = ("health/", "perf/health/")
+"""Beginnings of metrics that show alarms."""
+
 WARM_STARTED = {"sft/success_rate": "success", "sft/steps": "steps"}
 """Metrics of a warm start that ends at a measured quality, with their labels."""
 
@@ -22,10 +25,10 @@ class ProgressLine:
     """The shown part of an iteration, an evaluation or a warm start.
 
     Attributes:
-        kind: ``iteration``, ``evaluated`` or ``warm start``.
+        kind: ``iteration``, ``evaluated``, ``warm start`` or ``alarm``.
         iteration: Index of the iteration.
         iterations: Number of iterations of the run.
-        numbers: Label and formatted value of at most three metrics.
+        numbers: Label and formatted value of at most three metrics, or of each alarm.
     """
 
     kind: str
@@ -57,6 +60,18 @@ def progress_line(record: Mapping[str, Any], headline: Mapping[str, str], iterat
         if numbers:
             return ProgressLine(kind, record["iteration"], iterations, numbers)
     return None
+
+
+def alarm_line(record: Mapping[str, Any], iterations: int) -> ProgressLine | None:
+    """Return the line that shows the alarms of an iteration; ``None`` without any.
+
+    Args:
+        record: Line of ``metrics.jsonl``.
+        iterations: Number of iterations of the run.
+    """
+    names = [name for name in record if name.startswith(ALARMS)]
+    numbers = tuple((name.rpartition("/")[2], short_number(record[name])) for name in names)
+    return ProgressLine("alarm", record["iteration"], iterations, numbers) if numbers else None
 
 
 def short_number(value: float) -> str:

@@ -16,6 +16,7 @@
         stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
+        question.json, answer.json       while the run is paused: :mod:`embodyflow.record.answers`
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
         observations.json  digest of the policy's first observation of each task
         evaluation.json    evaluations only: success by task; until it exists, evaluated/ has the evaluated checkpoint

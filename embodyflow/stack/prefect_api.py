@@ -20,13 +20,15 @@ from embodyflow.orchestration.server.rest import ask
 from embodyflow.orchestration.server.settings import MAX_RUNS
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
-ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
+ACTIVE = ("RUNNING", "PENDING", "CANCELLING", "PAUSED")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
 TIMEOUT = 10.0
 PAUSES = (0.2, 0.8, 3.2)
 """Seconds before each retry of a request that was answered by 503: another request had locked the SQLite database."""
 RESUME_TAG = "resume"
+SUSPENDED = "Suspended"
+"""Name of the state of a flow run that waits without a process. A paused one has a process."""
 WORKER_LABEL = "prefect.worker.name"
 """Label that Prefect's worker puts on a run it starts; the process id that it adds does not identify a machine."""
 
@@ -178,6 +180,7 @@ def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) 
     """
     stale = api.flow_runs({"state": {"type": {"any_": [*ACTIVE, "CRASHED"]}}})
     stale = [run for run in stale if run["state_type"] != "CRASHED" or (_goes_on(run) and run["run_count"] < MAX_RUNS)]
+    stale = [run for run in stale if run["state_name"] != SUSPENDED]
     late: list[dict[str, Any]] = []
     if worker is not None:
         stale = [run for run in stale if run["labels"].get(WORKER_LABEL) == worker]

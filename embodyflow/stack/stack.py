@@ -21,6 +21,7 @@ from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
+from embodyflow.stack.health_automations import install_health_automations
 from embodyflow.stack.heartbeats import install_automations
 from embodyflow.stack.prefect_api import end_stale_runs, stack_api
 from embodyflow.stack.processes import (
@@ -160,6 +161,7 @@ class Stack:
         started = self._start_worker()
         self._deploy()
         install_automations(self._api, WORK_POOL)
+        install_health_automations(self._api)
         self._wait_for("prefect-worker", started)
         if self._ray_address is None:
             self._wait_for("ray", self._ray_is_up)

@@ -142,14 +142,14 @@ def work_of(run: Any, index: int) -> NodeWork:
     return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there, policy_version=version)
 
 
-async def iterate(run: Any, index: int) -> None:
-    """Run an iteration as :mod:`embodyflow.orchestration.run.iteration` does."""
+async def iterate(run: Any, index: int, metrics: dict[str, float] | None = None) -> None:
+    """Run an iteration as :mod:`embodyflow.orchestration.run.iteration` does, with its metrics if any are given."""
     nodes.CURRENT_RUN.set(run)
     report = await nodes._run_or_recall(work_of(run, index), [])
     run.turns.mark_rolled_out(index)
     await run.turns.wait_to_train(index)
     run.session.train(report)
-    await iteration.commit(index, {"loss": 1 / index}, {"rollout": list(report.digests)})
+    await iteration.commit(index, metrics or {"loss": 1 / index}, {"rollout": list(report.digests)})
 
 
 async def run_after(run: Any, last: int) -> None:

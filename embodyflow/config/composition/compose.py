@@ -36,7 +36,7 @@ ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # import
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
-_OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions")
+_OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions", "health.own.")
 """Prefixes of keys that may be set although neither YAML nor models name them."""
 
 

@@ -21,6 +21,7 @@ OPEN_SECTIONS = (
     "env.adapter.task_kwargs.",
     "reward.function.kwargs.",
     "rollout.agent.workflow_kwargs.",
+    "health.own.",
     "warm_start.dataset.columns.",
     "warm_start.dataset.tasks.",
 )

@@ -195,10 +195,16 @@ def _evaluate(content: Any) -> Any:
 
 
 @asynccontextmanager
-async def open_artifacts(run_id: str) -> AsyncIterator[Artifacts]:
-    """Yield the artifacts of the current flow run, and publish those that are pending when the block exits."""
+async def open_artifacts(run_id: str, *, goes_on: bool = False) -> AsyncIterator[Artifacts]:
+    """Yield the artifacts of the current flow run, and publish those that are pending when the block exits.
+
+    Args:
+        run_id: Prefix of the artifacts' keys.
+        goes_on: Whether this attempt of the flow run may have opened them before.
+    """
     async with get_client() as client:
-        artifacts = Artifacts(run_id, client, UUID(runtime.flow_run.id), is_retry=runtime.flow_run.run_count > 1)
+        is_retry = goes_on or runtime.flow_run.run_count > 1
+        artifacts = Artifacts(run_id, client, UUID(runtime.flow_run.id), is_retry)
         publishing = asyncio.create_task(artifacts.publish_updates())
         try:
             yield artifacts

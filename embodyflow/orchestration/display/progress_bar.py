@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embodyflow.record.metrics_log import records_in
-from embodyflow.record.progress_line import ProgressLine, progress_line
+from embodyflow.record.progress_line import ProgressLine, alarm_line, progress_line
 from embodyflow.record.run_folder import RunFolder
 
 STAGES = {
@@ -24,9 +24,10 @@ STAGES = {
     "sft": "warm start",
     "evaluate": "evaluating",
     "train": "training",
+    "paused": "paused",
     "done": "done",
 }
-COLORS = {"iteration": "cyan", "evaluated": "green", "warm start": "magenta"}
+COLORS = {"iteration": "cyan", "evaluated": "green", "warm start": "magenta", "alarm": "red"}
 """Colour of the beginning of each kind of line."""
 
 STAGE_WIDTH, LEAST_BAR, WIDEST_BAR = 10, 6, 24
@@ -51,7 +52,7 @@ class RunProgress:
         earlier = [progress_line(record, headline, iterations) for record in self._new_records()]
         last = max(RunFolder(run_dir).checkpoints.committed(), default=-1)  # later iterations are replayed
         evaluated = [line.iteration for line in earlier if line is not None and line.kind == "evaluated"]
-        self._shown = {"warm start": last, "iteration": last}
+        self._shown = {"warm start": last, "iteration": last, "alarm": last}
         self._shown["evaluated"] = max((each for each in evaluated if each <= last), default=-1)
         self._stage, self._newest = "submitting", None if last < 0 else ProgressLine("", last, iterations, ())
         self._finished: deque[tuple[float, int]] = deque(maxlen=MEASURED_ITERATIONS)
@@ -73,9 +74,10 @@ class RunProgress:
         """Show changes since the last call."""
         self._show_stage()
         for record in self._new_records():
-            line = progress_line(record, self._headline, self._iterations)
-            if line is not None and line.iteration > self._shown[line.kind]:
-                self._show_line(line)
+            lines = (progress_line(record, self._headline, self._iterations), alarm_line(record, self._iterations))
+            for line in lines:
+                if line is not None and line.iteration > self._shown[line.kind]:
+                    self._show_line(line)
         if self._draws:
             self._live.refresh()
 

@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
+from embodyflow.orchestration.health.alarms import alarm_metrics
 from embodyflow.orchestration.run.accounting import used_resources, used_time
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
@@ -95,7 +96,8 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     started = time.perf_counter()
     with span("commit", "node", track="nodes", iteration=index, run=str(run.config.run_id)):
         await publish_and_save(index)
-    metrics = {**metrics, **unrestorable_metrics(run), "perf/commit_seconds": time.perf_counter() - started}
+    metrics = {**metrics, **unrestorable_metrics(run), **alarm_metrics(run, index, metrics)}
+    metrics["perf/commit_seconds"] = time.perf_counter() - started
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)

@@ -8,6 +8,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import open_artifacts
+from embodyflow.orchestration.health.roll_back import with_roll_backs
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.iteration import iteration
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
@@ -32,16 +33,22 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
 
     Args:
         folder: Folder of the run, locked by the caller.
-        config: Run configuration.
+        config: Run configuration. The values that roll-backs have given to keys replace its own.
         graph: Graph that an iteration runs.
 
     Raises:
         ClusterLostError: No Ray node is alive, or the head is gone; the message has the command to resume.
     """
-    stages = Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints, config.kept_iterations)
+    ledger = Ledger(folder.ledger_path)
+    config = with_roll_backs(config, ledger)
+    stages = Stages(folder, ledger, config.kept_checkpoints, config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # The order of nesting matters: workers end before anything waits for the Prefect server.
-    async with open_artifacts(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:
+    goes_on = bool(ledger.roll_backs())
+    async with (
+        open_artifacts(str(config.run_id), goes_on=goes_on) as artifacts,
+        iteration_runs(iteration) as iterations,
+    ):
         with traced(folder, config), ray_cluster(config):
             async with while_cluster_lives(partial(_after_loss, folder)), open_session(config) as session:
                 trackers = open_trackers(config)

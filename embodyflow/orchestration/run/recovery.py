@@ -45,7 +45,7 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
             failures += 1
             if not is_retryable(error) or failures > run.config.cluster.max_recoveries:
                 raise
-            get_run_logger().warning("%s failed and is retried: %s", name, "; ".join(map(str, _leaves(error))))
+            get_run_logger().warning("%s failed and is retried: %s", name, "; ".join(map(str, leaves(error))))
 
 
 async def recover(run: Run) -> None:
@@ -71,6 +71,7 @@ async def restore(run: Run) -> int:
         DamageError: No checkpoint is intact.
         RuntimeError: The weights in a checkpoint do not have the digest recorded with them.
     """
+    finish_roll_back(run)
     last = newest_intact_commit(run)
     await run.session.load_reference(run.folder.checkpoints.folder(0))
     for version in _rollout_versions_after(last, run):
@@ -85,6 +86,21 @@ async def restore(run: Run) -> int:
     run.turns.reset(last)
     await run.rollouts.start(last)
     return last
+
+
+def finish_roll_back(run: Run) -> None:
+    """Remove what a roll-back made void, unless the run has returned to its commit since.
+
+    A process that was killed after it recorded the roll-back may have left any part of it.
+    """
+    lines = run.stages.ledger.roll_backs()
+    if not lines or run.stages.ledger.newest("commit", lines[-1].facts["to"]) is not None:
+        return
+    last = lines[-1].facts["to"]
+    for iteration in run.folder.checkpoints.committed():
+        if iteration > last:
+            run.folder.checkpoints.drop(iteration)
+    run.folder.stages.drop_after(last + 1 + run.turns.max_staleness)
 
 
 def _drop_uncommitted_segments(index: int, last: int, run: Run) -> None:
@@ -133,12 +149,13 @@ def newest_intact_commit(run: Run) -> int:
 
 def is_retryable(error: BaseException) -> bool:
     """Return True if a retry may succeed: every error, in a group too, is a failure of infrastructure."""
-    return all(isinstance(each, InfrastructureError) for each in _leaves(error))
+    return all(isinstance(each, InfrastructureError) for each in leaves(error))
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in a group, or a single error."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            yield from _leaves(each)
+            yield from leaves(each)
     else:
         yield error

@@ -39,10 +39,13 @@ class Stages:
         ledger: Ledger of the run.
         keep_checkpoints: How many of the newest checkpoints to keep.
         kept_iterations: How many of the newest iterations to keep episodes of.
+
+    Attributes:
+        ledger: Ledger of the run.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
-        self._folder, self._ledger = folder, ledger
+        self._folder, self.ledger = folder, ledger
         self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
         self._lock = asyncio.Lock()
         self._writes: list[asyncio.Task[None]] = []
@@ -53,7 +56,7 @@ class Stages:
 
     async def recall(self, session: Session, work: NodeWork) -> NodeReport | None:
         """Load a node's rows that an earlier process kept into the buffers; return its report, or ``None``."""
-        facts = None if work.stage is None else self._ledger.newest("stage", work.iteration, work.node_id)
+        facts = None if work.stage is None else self.ledger.newest("stage", work.iteration, work.node_id)
         if facts is None:
             return None
         try:
@@ -64,17 +67,21 @@ class Stages:
 
     def has_rows(self, iteration: int, node_id: str) -> bool:
         """Return True if the ledger has the rows of a node, which may since be lost."""
-        return self._ledger.newest("stage", iteration, node_id) is not None
+        return self.ledger.newest("stage", iteration, node_id) is not None
 
     def selection(self, iteration: int) -> Selection | None:
         """Return the groups that the ledger names for an iteration, or ``None``."""
-        facts = self._ledger.newest("groups", iteration)
+        facts = self.ledger.newest("groups", iteration)
         return None if facts is None else Selection.of_facts(iteration, facts)
 
     async def record_selection(self, selection: Selection) -> None:
         """Append the groups of an iteration to the ledger."""
+        await self.record("groups", selection.iteration, selection.facts())
+
+    async def record(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
+        """Append a line to the ledger and wait until it is on disk."""
         async with self._lock:
-            await asyncio.to_thread(self._ledger.append, "groups", selection.iteration, selection.facts())
+            await asyncio.to_thread(self.ledger.append, kind, iteration, facts)
 
     def keep(self, work: NodeWork, report: NodeReport) -> None:
         """Start to flush the node's rows and then to append its report to the ledger."""
@@ -120,8 +127,8 @@ class Stages:
         if "metrics" in facts:  # iteration 0 has none, nor do commits of earlier versions
             known["metrics"] = facts["metrics"]
         async with self._lock:
-            if not _is_same(self._ledger.newest("commit", iteration), known):
-                await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
+            if not _is_same(self.ledger.newest("commit", iteration), known):
+                await asyncio.to_thread(self.ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.stages.drop, iteration, self._keep_checkpoints)
             if self._kept_iterations:
                 await asyncio.to_thread(self._folder.episodes.commit, iteration, self._kept_iterations)
@@ -139,13 +146,13 @@ class Stages:
         metrics = {name: value for name, value in lasting_metrics(line).items() if name != "iteration"}
         facts = {"weights_digest": weights_digest, "metrics": metrics}
         async with self._lock:
-            if not _is_same(self._ledger.newest("evaluation", iteration), facts):
-                await asyncio.to_thread(self._ledger.append, "evaluation", iteration, facts)
+            if not _is_same(self.ledger.newest("evaluation", iteration), facts):
+                await asyncio.to_thread(self.ledger.append, "evaluation", iteration, facts)
 
     async def restore_metrics(self, iteration: int) -> None:
         """Remove the metrics of later iterations; rebuild those that differ from the ledger, and log a warning."""
         async with self._lock:
-            differing = await asyncio.to_thread(self._folder.metrics.restore, iteration, self._ledger)
+            differing = await asyncio.to_thread(self._folder.metrics.restore, iteration, self.ledger)
         if differing:
             get_run_logger().warning(
                 "%s: lines of iterations %s differed from the ledger and are rebuilt without perf/ metrics",
@@ -167,8 +174,8 @@ class Stages:
             with span("flush rows", "disk", track="disk", iteration=work.iteration, node=work.node_id):
                 await asyncio.to_thread(_flush, folder)
                 await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
-            if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
-                await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
+            if self.ledger.newest("stage", work.iteration, work.node_id) != facts:
+                await asyncio.to_thread(self.ledger.append, "stage", work.iteration, facts)
 
 
 def _is_same(known: dict[str, Any] | None, facts: dict[str, Any]) -> bool:

@@ -6,9 +6,13 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.graph import load_pipeline
+from embodyflow.config import RunConfig
+from embodyflow.graph import TaskGraph, load_pipeline
+from embodyflow.health.examination import Alarm
 from embodyflow.orchestration.display.reporting import report_end, report_progress, report_start, warn_of_unrestorable
 from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
+from embodyflow.orchestration.health.alarms import act_on_alarms, act_on_failure
+from embodyflow.orchestration.health.roll_back import RollBackNeeded, roll_back
 from embodyflow.orchestration.request.request import (
     RunRequest,
     bind_to_flow_run,
@@ -22,7 +26,7 @@ from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
-from embodyflow.orchestration.run.recovery import restore, with_recovery
+from embodyflow.orchestration.run.recovery import leaves, restore, with_recovery
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
@@ -54,8 +58,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
                 if request.resume is not None and (line := stretched_schedule(folder, config)):
                     get_run_logger().warning(line)
                 warn_of_unrestorable(folder)
-                async with open_run(folder, config, graph) as run:
-                    return await _train(run, resumed=request.resume is not None)
+                return await _train_to_the_end(folder, config, graph, resumed=request.resume is not None)
         except Exception as error:
             _free_name(folder, error)
             raise
@@ -71,17 +74,22 @@ def _free_name(folder: RunFolder, error: Exception) -> None:
         error.add_note(f"{folder.path} was not removed: {failed}")
 
 
-async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
+async def _train_to_the_end(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
+    """Train, and reopen the run with the changed configuration after each roll-back; return the summary."""
+    while True:
+        async with open_run(folder, config, graph) as run:
+            if (summary := await _train(run, resumed=resumed)) is not None:
+                return summary
+        resumed = True
+
+
+async def _train(run: Run, *, resumed: bool) -> dict[str, Any] | None:
+    """Train to the end and return the summary, or up to a roll-back and return ``None``."""
     report_start(run)
     first = await with_recovery(run, "the start", partial(_start, run, resumed=resumed))
-    lookahead = Lookahead(partial(_run_in_turn, run), run.turns.max_staleness, run.config.iterations)
-    try:
-        for index in range(first, run.config.iterations + 1):
-            await with_recovery(run, f"iteration {index}", partial(_run_until, run, lookahead, index))
-        await with_recovery(run, "the export", partial(_export, run, lookahead))
-    finally:
-        await lookahead.stop()
-        await run.rollouts.stop()
+    if (alarm := await _run_iterations(run, first)) is not None:
+        await roll_back(run, alarm)
+        return None
     await run.stages.drain()
     summary = summarize(run)
     write_model_card(run.folder.path / "policy", run.config, summary)
@@ -89,6 +97,27 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     report_end(run, summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)
     return summary
+
+
+async def _run_iterations(run: Run, first: int) -> Alarm | None:
+    """Run all iterations and export the policy; return the alarm that asks for a roll-back, or ``None``.
+
+    Nothing of the run is in flight any more at its end.
+    """
+    lookahead = Lookahead(partial(_run_in_turn, run), run.turns.max_staleness, run.config.iterations)
+    try:
+        for index in range(first, run.config.iterations + 1):
+            await with_recovery(run, f"iteration {index}", partial(_run_until, run, lookahead, index))
+        await with_recovery(run, "the export", partial(_export, run, lookahead))
+    except Exception as error:
+        needed = [each for each in leaves(error) if isinstance(each, RollBackNeeded)]
+        if not needed:
+            raise
+        return needed[0].alarm
+    finally:
+        await lookahead.stop()
+        await run.rollouts.stop()
+    return None
 
 
 async def _start(run: Run, *, resumed: bool) -> int:
@@ -109,16 +138,29 @@ async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
     """
     after = run.turns.last_finished
     await _evaluate_if_due(run, after)
+    if run.turns.is_restored:
+        await act_on_alarms(run, after)
     await lookahead.run_until(index, after)
 
 
 async def _run_in_turn(run: Run, index: int) -> None:
     await run.turns.wait_to_roll_out(index)
     with span(f"iteration {index}", "iteration", track="iterations", iteration=index, run=str(run.config.run_id)):
-        _log_progress(run, index, await run_iteration(run, index))
+        metrics = await _run_watched(run, index)
+        _log_progress(run, index, metrics)
         report_progress(run, index)
         await _evaluate_if_due(run, index)
+        await act_on_alarms(run, index, metrics)
         run.turns.mark_finished(index)
+
+
+async def _run_watched(run: Run, index: int) -> dict[str, float]:
+    """Run an iteration and return its metrics; if a number is NaN or inf, do what ``health.nan`` asks for."""
+    try:
+        return await run_iteration(run, index)
+    except Exception as error:
+        await act_on_failure(run, index, error)
+        raise
 
 
 async def _export(run: Run, lookahead: Lookahead) -> None:
@@ -184,5 +226,6 @@ def summarize(run: Run) -> dict[str, Any]:
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
+        **({"roll_backs": len(roll_backs)} if (roll_backs := run.stages.ledger.roll_backs()) else {}),
         **({"unrestorable": unrestorable_lines(unrestorable)} if (unrestorable := run.folder.unrestorable()) else {}),
     }

@@ -29,6 +29,7 @@ class Turns:
         swaps_weights: Whether a rollout goes on with newer weights, segment by segment.
 
     Attributes:
+        is_restored: Whether the last finished iteration is a restored one, whose evaluation and alarms may be due.
         finished_at: ``time.perf_counter()`` when the last iteration finished.
         rolled_out_at: ``time.perf_counter()`` when each unfinished iteration was rolled out, by index.
     """
@@ -39,6 +40,7 @@ class Turns:
 
     def reset(self, index: int) -> None:
         """Forget the iterations in flight: exactly those up to ``index`` are finished."""
+        self.is_restored = True
         self._rolled_out, self._finished = _Milestones("rollout", index), _Milestones("end", index)
         self._sampled: dict[int, _Milestones] = {}  # by version: iterations whose segment with it is done
         self.finished_at = time.perf_counter()
@@ -87,6 +89,7 @@ class Turns:
 
     def mark_finished(self, index: int) -> None:
         """Mark the iteration as finished."""
+        self.is_restored = False
         self.finished_at = time.perf_counter()
         self.rolled_out_at.pop(index, None)
         self._sampled.pop(index - 1 - self.max_staleness, None)  # no later iteration uses that version

@@ -34,6 +34,9 @@ HEARTBEAT_SECONDS = 30
 SUBFLOW_HEARTBEAT = "embodyflow.subflow-run.heartbeat"
 """Name of the event that tells the server that a subflow run's process is alive."""
 
+HEALTH_EVENT = "embodyflow.health"
+"""Beginning of the names of the events about a run's health; the detector's name follows after a dot."""
+
 SIGN_IN_PATH = "/sign-in"
 """Page of our servers that signs a browser in to the UI: ``/sign-in#<auth string>``."""
 

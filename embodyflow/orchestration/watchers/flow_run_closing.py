@@ -21,6 +21,7 @@ RETRY_SECONDS = 3.0
 """Seconds that a busy server has to answer."""
 
 _TIMEOUT = 5.0
+_OPEN = ("RUNNING", "CANCELLING", "PAUSED")
 _ENDED = {"type": "CRASHED", "name": "Crashed", "message": "Its process ended without a report."}
 _CANCELLED = {"type": "CANCELLED", "name": "Cancelled", "message": "Its process ended while it was being cancelled."}
 
@@ -78,7 +79,7 @@ def close(run: WatchedFlowRun) -> None:
 def _open_state(run: WatchedFlowRun) -> str | None:
     """Return the type of the flow run's state, or None if this attempt has ended or the run or server is gone."""
     found = _ask(run, "GET", f"/flow_runs/{run.id}")
-    if found is None or found["run_count"] != run.run_count or found["state_type"] not in ("RUNNING", "CANCELLING"):
+    if found is None or found["run_count"] != run.run_count or found["state_type"] not in _OPEN:
         return None
     return str(found["state_type"])
 

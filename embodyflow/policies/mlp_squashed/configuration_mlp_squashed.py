@@ -11,6 +11,7 @@ class MLPSquashedConfig(ControlPolicyConfig):
     """Configuration of :class:`~embodyflow.policies.mlp_squashed.modeling_mlp_squashed.MLPSquashed`."""
 
     off_policy: ClassVar[bool] = True
+    entropy_is_density: ClassVar[bool] = True
 
     name: Literal["mlp_squashed"] = "mlp_squashed"
     state_dim: int = Field(ge=1, le=4096, description="S, features of the state.")

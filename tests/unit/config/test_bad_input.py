@@ -56,6 +56,31 @@ MISTAKES = {
     "number for a string": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: must be a string; put"),
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "unknown interpolation": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
+    "roll-back of a key of rollouts": (
+        "health.spike.action=roll_back health.spike.changes={rollout.temperature:0.5}",
+        "health.spike.changes.rollout.temperature=0.5: a roll-back cannot change it; allowed are trainer.learning_rate",
+    ),
+    "roll-back of a term that is off": (
+        "health.spike.action=roll_back health.spike.changes={algorithm.kl.coef:2}",
+        "health.spike.changes.algorithm.kl.coef=2: algorithm.kl.coef is 0, which no factor changes",
+    ),
+    "roll-back of a coefficient that adapts": (
+        "health.spike.action=pause health.spike.changes={algorithm.kl.coef:2} algorithm.kl.coef=0.1 "
+        "algorithm.kl.target=0.1",
+        "the coefficient changes by itself; allowed is algorithm.kl.target",
+    ),
+    "roll-backs beyond a bound": (
+        "health.spike.action=roll_back health.spike.changes={algorithm.clip_low:2}",
+        "health.spike.changes.algorithm.clip_low=2: after 3 roll-backs algorithm.clip_low=1.6: Input should be less",
+    ),
+    "share of a negative entropy": (
+        "experiment=reacher health.entropy_collapse.action=notify",
+        "health.entropy_collapse.max_fall: must be set with policy.name=mlp_gaussian",
+    ),
+    "roll-back for slow iterations": (
+        "health.throughput_drop.action=roll_back",
+        "health.throughput_drop.action='roll_back': input should be 'notify', 'pause' or 'cancel'",
+    ),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
     "more processes than environments": (
         "rollout.env_processes=17",

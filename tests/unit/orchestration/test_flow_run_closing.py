@@ -86,6 +86,13 @@ def test_a_watcher_that_was_told_of_no_run_asks_nothing() -> None:
     close_last("")
 
 
+def test_a_paused_run_whose_process_is_gone_is_closed(server: tuple[Server, WatchedFlowRun]) -> None:
+    fake, run = server
+    fake.states["mine"] = "PAUSED"
+    close(run)
+    assert fake.states["mine"] == "CRASHED"
+
+
 def test_a_run_that_was_being_cancelled_is_cancelled(server: tuple[Server, WatchedFlowRun]) -> None:
     fake, run = server
     fake.states["mine"] = "CANCELLING"

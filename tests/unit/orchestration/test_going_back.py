@@ -64,7 +64,7 @@ async def finish(run: Any, first: int = 0) -> tuple[Any, ...]:
     """Train to the end; return the outcome."""
     await run_after(run, first)
     lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics.read()]
-    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines
+    return run.session.state, run.session.weights_digest, run.stages.ledger.digest(), lines
 
 
 def outcome_of(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> tuple[Any, ...]:

@@ -44,7 +44,7 @@ async def run_after(run: Any, last: int) -> None:
 def outcome(run: Any) -> tuple[Any, ...]:
     assert run.session.state["updates"] == ITERATIONS, "an update was taken twice or never"
     ledger = Ledger(run.folder.ledger_path)
-    assert ledger.digest() == run.stages._ledger.digest()
+    assert ledger.digest() == run.stages.ledger.digest()
     return run.session.weights_digest, ledger.digest(), [lasting_metrics(each) for each in run.folder.metrics.read()]
 
 

@@ -94,6 +94,17 @@ def test_without_a_terminal_each_stage_and_each_line_is_plain(tmp_path: Path) ->
     ]
 
 
+def test_alarms_are_shown_below_their_iteration(tmp_path: Path) -> None:
+    output = io.StringIO()
+    with progress_in(tmp_path, Console(file=output)) as progress:
+        record = {"iteration": 2, "rollout/reward": 2, "health/kl_runaway": 0.83, "perf/health/throughput_drop": 6.1}
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        progress.update()
+        progress.update()
+    shown = [" ".join(line.split()) for line in output.getvalue().splitlines()]
+    assert shown[-2:] == ["iteration 2/3 return 2.000", "alarm 2/3 kl_runaway 0.830 throughput_drop 6.100"]
+
+
 def test_damaged_lines_are_not_shown(tmp_path: Path) -> None:
     """The resumed run rebuilds them; until then the bar must not fail."""
     output = io.StringIO()

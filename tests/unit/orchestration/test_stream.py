@@ -124,7 +124,7 @@ async def train(run: Any, last: int | None) -> str:
 
 
 def selections_of(run: Any) -> dict[int, Selection]:
-    lines = [entry for entry in run.stages._ledger.entries if entry.kind == "groups"]
+    lines = [entry for entry in run.stages.ledger.entries if entry.kind == "groups"]
     assert len({entry.iteration for entry in lines}) == len(lines), "a decision is made once"
     return {entry.iteration: Selection.of_facts(entry.iteration, entry.facts) for entry in lines}
 

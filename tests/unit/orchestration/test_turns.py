@@ -293,7 +293,7 @@ async def finish(run: Any, first: int) -> tuple[Any, ...]:
     """Train to the end; return the outcome."""
     await run_after(run, first)
     lasting = [lasting_metrics(record) for record in run.folder.metrics.read()]
-    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lasting
+    return run.session.state, run.session.weights_digest, run.stages.ledger.digest(), lasting
 
 
 def outcome_of(

@@ -105,3 +105,30 @@ def test_the_digest_depends_on_the_newest_facts_only(tmp_path: Path) -> None:
     assert one.digest() == other.digest()
     other.append("commit", 1, {})
     assert one.digest() != other.digest()
+
+
+def test_a_roll_back_makes_later_lines_void_until_its_commit_is_there_again(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "ledger.jsonl", count=4)
+    commits = [entry.facts for entry in ledger.entries]
+    ledger.append("stage", 4, {"node_id": "rollout"})
+    ledger.append("alarm", 3, {"detector": "spike"})
+    ledger.append("evaluation", 1, {"weights_digest": "1"})
+    assert ledger.alarms(3) == [{"detector": "spike"}] and ledger.newest("alarm", 3, "spike") is not None
+    ledger.append("roll_back", 3, {"detector": "spike", "to": 1, "values": {"trainer.learning_rate": 0.5}})
+    for each in (ledger, Ledger(tmp_path / "ledger.jsonl")):
+        assert [each.newest("commit", index) for index in range(4)] == [commits[0], None, None, None]
+        assert each.newest("evaluation", 1) is not None and each.newest("stage", 4, "rollout") is None
+        assert each.alarms(3) == [] and [line.facts["to"] for line in each.roll_backs()] == [1]
+    ledger.append("commit", 1, commits[1])
+    assert ledger.newest("commit", 1) == commits[1]
+    ledger.append("roll_back", 1, {"detector": "spike", "to": 0, "values": {}})
+    assert [line.facts["to"] for line in ledger.roll_backs()] == [1, 0] and ledger.newest("commit", 1) is None
+
+
+def test_the_digest_leaves_out_what_depends_on_time(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "ledger.jsonl")
+    before = ledger.digest()
+    ledger.append("alarm", 2, {"detector": "throughput_drop", "timed": True, "value": 12.3})
+    assert ledger.digest() == before
+    ledger.append("alarm", 2, {"detector": "spike", "timed": False, "value": 12.3})
+    assert ledger.digest() != before

@@ -64,12 +64,14 @@ def run(
     tags: tuple[str, ...] = (),
     run_count: int = 1,
     within: str | None = None,
+    state_name: str | None = None,
 ) -> dict[str, Any]:
     """What Prefect 3.7.7 answered of a real run, as far as it matters; the pid is that of the flow's process."""
     labels = {"prefect.flow.id": "c90548e7-cb84-45dc-95bc-49d20ec12e20"}
     if worker is not None:
         labels |= {"prefect.worker.name": worker, "prefect.worker.type": "process"}
     facts = {"id": name, "state_type": kind, "start_time": started, "run_count": run_count, "tags": list(tags)}
+    facts |= {"state_name": state_name or kind.capitalize()}
     facts |= {"labels": labels, "infrastructure_pid": None if worker is None else "7259"}
     return facts | {"within": within, "parent_task_run_id": None if within is None else f"of-{within}"}
 
@@ -108,6 +110,8 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
     fake.runs = [
         run("running", "RUNNING", OURS),
         run("pending", "PENDING"),
+        run("paused", "PAUSED"),
+        run("suspended", "PAUSED", state_name="Suspended"),
         run("cancelling", "CANCELLING"),
         run("done", "COMPLETED"),
         run("missed", "SCHEDULED", started=None),
@@ -126,8 +130,14 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         "unwanted-and-crashed": ["PENDING", "RUNNING", "CANCELLING", "CRASHED"],
         "wanted-again": ["RUNNING", "CANCELLING", "CANCELLED", "SCHEDULED", "RUNNING", "CRASHED"],
     }
-    assert end_stale_runs(api, "why") == 11
-    ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CANCELLED", "crashed": "CRASHED"}
+    assert end_stale_runs(api, "why") == 12
+    ended = {
+        "running": "CRASHED",
+        "pending": "CRASHED",
+        "paused": "CRASHED",
+        "cancelling": "CANCELLED",
+        "crashed": "CRASHED",
+    }
     goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED", "crashed-with-the-stack": "SCHEDULED"}
     goes_on["wanted-again"] = "SCHEDULED"
     ended |= {"unwanted": "CANCELLED", "unwanted-and-crashed": "CANCELLED"}

@@ -1,0 +1,35 @@
+"""``embodyflow answer``: the answer to the question of a paused run."""
+
+from pathlib import Path
+
+from embodyflow.cli.found_runs import find_run
+from embodyflow.errors import ConfigError
+from embodyflow.record.answers import AnswerFile
+
+
+def give_answer(run_root: Path, run: str, answer: str | None) -> int:
+    """Answer the question of a paused run, or print the question; return the exit code.
+
+    A run whose process has ended reads the answer once it is resumed.
+
+    Args:
+        run_root: Folder that holds the runs' folders.
+        run: Name of the run, or its folder.
+        answer: The answer; ``None`` prints the question.
+
+    Raises:
+        ConfigError: There is no such run, it asks nothing, or its question has no such answer.
+    """
+    file = AnswerFile(find_run(run_root, run).path)
+    if (question := file.open_question()) is None:
+        raise ConfigError(f"{run}: asks nothing; only a run with the status paused does")
+    text, allowed = question
+    if answer is None:
+        print(text)
+        print(f"answer by: embodyflow answer {run} {'|'.join(allowed)}")
+    elif answer not in allowed:
+        raise ConfigError(f"{answer}: allowed are {', '.join(allowed)}")
+    else:
+        file.answer(answer)
+        print(f"answered {answer}")
+    return 0

@@ -1,0 +1,115 @@
+"""The examination of a run after an iteration: what its detectors find that they did not find before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from embodyflow.health.detector_registry import DETECTORS
+from embodyflow.health.history import Finding, History, Record, history_at
+from embodyflow.health.settings import HealthConfig
+from embodyflow.references import resolve
+
+NAN = "nan"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A detector that is on.
+
+    Attributes:
+        function: ``"module:function"`` of the detector.
+        section: Its section of the configuration.
+        action: Consequence of a finding.
+        timed: Whether its findings may depend on timing. Of a user's own detector that is only excluded where it sees
+            no times, before a roll-back.
+    """
+
+    function: str
+    section: object
+    action: str
+    timed: bool
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A finding, with the detector and the action that the configuration gives it.
+
+    Attributes:
+        detector: Name of the detector.
+        action: Consequence of the finding.
+        iteration: Iteration in which it was found.
+        finding: The finding.
+        timed: Whether it depends on timing.
+    """
+
+    detector: str
+    action: str
+    iteration: int
+    finding: Finding
+    timed: bool = False
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that shows the alarm: the value that was found."""
+        return f"perf/health/{self.detector}" if self.timed else f"health/{self.detector}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the alarm as a line of the ledger and as the payload of an event."""
+        return {"detector": self.detector, "action": self.action, "timed": self.timed, **asdict(self.finding)}
+
+    @classmethod
+    def of_facts(cls, iteration: int, facts: Mapping[str, Any]) -> "Alarm":
+        """Return the alarm of a line of the ledger."""
+        finding = Finding(facts["metric"], facts["value"], facts["threshold"], facts["text"])
+        return cls(facts["detector"], facts["action"], iteration, finding, facts["timed"])
+
+    def __str__(self) -> str:
+        """Return the alarm in one line."""
+        return f"health.{self.detector}: in iteration {self.iteration} {self.finding.text}"
+
+
+def watches(health: HealthConfig) -> dict[str, Watch]:
+    """Return the detectors that are on, by name."""
+    found = {}
+    for name, detector in DETECTORS.items():
+        section = getattr(health, name)
+        if section.action is not None:
+            found[name] = Watch(detector.function, section, section.action, detector.timed)
+    for name, own in health.own.items():
+        if own.action is not None:
+            found[name] = Watch(own.function, own, own.action, timed=own.action != "roll_back")
+    return found
+
+
+def reads_history(health: HealthConfig) -> bool:
+    """Return True if a detector that is on compares an iteration with earlier ones."""
+    return not watches(health).keys() <= {NAN}
+
+
+def examine(health: HealthConfig, records: Sequence[Record], iteration: int) -> list[Alarm]:
+    """Return an alarm for each detector that finds something in an iteration and found nothing in the one before.
+
+    Args:
+        health: Section ``health`` of the configuration.
+        records: Lines of ``metrics.jsonl``, up to the iteration or further.
+        iteration: Index of the iteration.
+
+    Raises:
+        Exception: A detector of the user's own raised it.
+    """
+    alarms = []
+    on = watches(health)
+    now, before = (
+        {timed: history_at(records, each, timed=timed) for timed in {watch.timed for watch in on.values()}}
+        for each in (iteration, iteration - 1)
+    )
+    for name, watch in on.items():
+        finding = _find(watch, now[watch.timed])
+        if finding is not None and _find(watch, before[watch.timed]) is None:
+            alarms.append(Alarm(name, watch.action, iteration, finding, watch.timed))
+    return alarms
+
+
+def _find(watch: Watch, history: History) -> Finding | None:
+    found: Finding | None = resolve(watch.function)(history, watch.section) if history.iterations else None
+    return found

@@ -1,0 +1,62 @@
+"""Detectors of a policy that training ruins: NaN, spikes, collapse of the entropy, a runaway KL."""
+
+import math
+from collections.abc import Iterator
+
+from embodyflow.health.history import Finding, History
+from embodyflow.health.settings import EntropyCollapseConfig, KLRunawayConfig, NaNConfig, SpikeConfig
+
+LOSSES = (*("train/grad_norm", "critic/grad_norm", "policy/pg_loss", "policy/loss", "critic/loss", "policy/entropy"),)
+"""Metrics that are finite in every run that can go on."""
+
+POSITIVE = ("train/grad_norm", "critic/grad_norm", "critic/loss")
+"""Metrics whose ratio to their earlier values has a meaning. The policy's loss is not among them: it changes sign."""
+
+
+def nan(history: History, config: NaNConfig) -> Finding | None:
+    """Find a loss, a gradient norm or an entropy that is NaN or inf."""
+    for name in LOSSES:
+        value = history.newest(name)
+        if value is not None and not math.isfinite(value):
+            return Finding(name, value, 0.0, f"{name} is {value}")
+    return None
+
+
+def spike(history: History, config: SpikeConfig) -> Finding | None:
+    """Find a gradient norm or a critic's loss far above the median of the iterations before."""
+    for name in POSITIVE:
+        before, now = history.median_before(name, 1, config.window), history.recent(name, 1)
+        if before and now and now[0] > config.factor * before:
+            what = f"{name}={now[0]:.4g} is more than {config.factor:g} times its median {before:.4g}"
+            return Finding(name, now[0], config.factor * before, f"{what} of the last {config.window} iterations")
+    return None
+
+
+def entropy_collapse(history: History, config: EntropyCollapseConfig) -> Finding | None:
+    """Find an entropy far below that of the first iterations."""
+    name = "policy/entropy"
+    first, recent = history.first_median(name, config.baseline), history.recent(name, config.patience)
+    if first is None or not recent or len(history.values(name)) < config.baseline + config.patience:
+        return None
+    if config.max_fall is None and first <= 0:  # a share of a negative number has no meaning
+        return None
+    least = config.share * first if config.max_fall is None else first - config.max_fall
+    if max(recent) >= least:
+        return None
+    text = f"{name}={recent[-1]:.4g} is below {least:.4g}, after {first:.4g} in the first iterations"
+    return Finding(name, recent[-1], least, text)
+
+
+def kl_runaway(history: History, config: KLRunawayConfig) -> Finding | None:
+    """Find a policy that moves too far in an iteration, or has moved too far from its reference."""
+    for name, most in _limits(config):
+        recent = history.recent(name, config.patience)
+        if recent and min(map(abs, recent)) > most:  # the estimate k1 of a step may be negative
+            text = f"{name}={recent[-1]:.4g} is above {most:g} nats per token"
+            return Finding(name, recent[-1], most, text)
+    return None
+
+
+def _limits(config: KLRunawayConfig) -> Iterator[tuple[str, float]]:
+    yield "policy/old_kl", config.max_step
+    yield "policy/kl_to_reference", config.max_to_reference

@@ -1,0 +1,256 @@
+"""A run that rolls back goes on from an earlier commit with changed keys, and does so again wherever it is killed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting_run import begin, iterate, leave_flows, run_in
+
+from embodyflow.config import RunConfig
+from embodyflow.config.changed_values import value_of, with_values
+from embodyflow.errors import HealthError
+from embodyflow.health.history import Finding, History
+from embodyflow.orchestration.health import alarms, question, reporting, roll_back
+from embodyflow.orchestration.health.roll_back import target_of, with_roll_backs
+from embodyflow.orchestration.run import recovery, training
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+
+ITERATIONS = 6
+Outcome = tuple[dict[str, Any], str, str, list[Any]]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def lossy(history: History, config: Any) -> Finding | None:
+    """Find every iteration from the fourth on whose weights were trained at the first learning rate or its half."""
+    iteration = history.iterations[-1]["iteration"]
+    found = iteration in config.settings.values() and history.newest("rate") not in (None, 0.25)
+    return Finding("rate", float(history.newest("rate") or 0), 0.25, "the rate is too high") if found else None
+
+
+@pytest.fixture(autouse=True)
+def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_flows(monkeypatch)
+    for module in (roll_back, question):
+        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
+    monkeypatch.setattr(reporting, "report_alarm", lambda run, alarm: reports.append(str(alarm)))
+    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
+    monkeypatch.setattr(training, "report_start", lambda run: None)
+    monkeypatch.setattr(training, "_export", finish)
+    reports.clear()
+
+
+reports: list[str] = []
+
+
+async def finish(run: Any, lookahead: Any) -> None:
+    await training._run_until(run, lookahead, run.config.iterations)
+
+
+LOSSY = (
+    *("health.own.lossy.function=test_roll_back:lossy", "health.own.lossy.action=roll_back"),
+    *("health.own.lossy.settings={a:4,b:5}", "health.own.lossy.changes={trainer.learning_rate:0.5}"),
+)
+
+
+PAUSE = (
+    "health.own.lossy.function=test_roll_back:lossy",
+    "health.own.lossy.action=pause",
+    "health.own.lossy.settings={a:4}",
+)
+
+
+def config_of(
+    tiny_config: Callable[..., RunConfig], root: Path, run_id: str, *words: str, own: tuple[str, ...] = LOSSY
+) -> RunConfig:
+    sizes = (f"iterations={ITERATIONS}", "trainer.keep_checkpoints=2", "evaluation.video=false", "evaluation.every=3")
+    names = (f"run_root={root}", f"run_id={run_id}", "trainer.learning_rate=1.0")
+    return tiny_config(*names, *sizes, *own, "health.roll_back.iterations=2", *words)
+
+
+async def to_the_end(folder: RunFolder, config: RunConfig, at: Callable[[Any, int], None]) -> Any:
+    """Run and roll back until the end, as :func:`embodyflow.orchestration.run.training._train_to_the_end` does."""
+    while True:
+        changed = with_roll_backs(config, Ledger(folder.ledger_path))
+        run = run_in(folder, changed)
+        if folder.checkpoints.committed():
+            last = await recovery.restore(run)
+        else:
+            await begin(run)
+            last = 0
+        run.at = at
+        alarm = await training._run_iterations(run, last)
+        if alarm is None:
+            await run.stages.drain()
+            return run
+        await roll_back.roll_back(run, alarm)
+
+
+async def train(run: Any, index: int) -> dict[str, float]:
+    """Run an iteration whose rows and metrics depend on the learning rate."""
+    run.at(run, index)
+    run.session.state["rate"] = rate = run.config.trainer.learning_rate
+    await iterate(run, index, {"rate": rate, "loss": 1 / index})
+    return {"rate": rate, "loss": 1 / index}
+
+
+def outcome_of(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, at: Callable[[Any, int], None] = lambda run, index: None
+) -> Outcome:
+    monkeypatch.setattr(training, "run_iteration", train)
+    folder = RunFolder(config.run_dir) if config.run_dir.exists() else RunFolder.create(config)
+    run = asyncio.run(to_the_end(folder, config, at))
+    lines = [(line["iteration"], line.get("rate")) for line in folder.metrics.read()]
+    return run.session.state, run.session.weights_digest, run.stages.ledger.digest(), lines
+
+
+def test_a_run_rolls_back_twice_and_reaches_the_end(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_config, tmp_path, "mine")
+    state, _, _, lines = outcome_of(config, monkeypatch)
+    assert state["updates"] == ITERATIONS
+    assert [each for each in lines if each[1]] == [(1, 1.0), (2, 1.0), *((index, 0.25) for index in range(3, 7))]
+    found = [(each.iteration, each.facts["to"], each.facts["values"]) for each in _roll_backs(config)]
+    assert found == [(4, 2, {"trainer.learning_rate": 0.5}), (4, 2, {"trainer.learning_rate": 0.25})]
+    assert reports == ["health.lossy: in iteration 4 the rate is too high"] * 2
+
+
+def _roll_backs(config: RunConfig) -> list[Any]:
+    return Ledger(RunFolder(config.run_dir).ledger_path).roll_backs()
+
+
+@pytest.mark.parametrize("place", ["before the line", "after the line", "before the commit is there again", "later"])
+def test_a_killed_roll_back_is_finished_by_the_next_process(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    straight = outcome_of(config_of(tiny_config, tmp_path, "straight"), monkeypatch)
+    config = config_of(tiny_config, tmp_path, "killed")
+    with monkeypatch.context() as patch:
+        _kill_at(place, patch)
+        with pytest.raises(Killed):
+            outcome_of(config, patch, _kill_when(place))
+    assert outcome_of(config, monkeypatch) == straight
+    assert reports == ["health.lossy: in iteration 4 the rate is too high"] * 4
+
+
+def _kill_when(place: str) -> Callable[[Any, int], None]:
+    def at(run: Any, index: int) -> None:
+        if place == "later" and index == 4 and run.config.trainer.learning_rate == 0.5:
+            raise Killed
+
+    return at
+
+
+def _kill_at(place: str, patch: pytest.MonkeyPatch) -> None:
+    record = Ledger.append
+
+    def append(ledger: Ledger, kind: str, iteration: int, facts: dict[str, Any]) -> None:
+        if kind == "roll_back" and place == "before the line":
+            raise Killed
+        if ledger.roll_backs() and place == "before the commit is there again":
+            raise Killed
+        record(ledger, kind, iteration, facts)
+        if kind == "roll_back" and place == "after the line":
+            raise Killed
+
+    patch.setattr(Ledger, "append", append)
+
+
+def test_a_run_that_no_roll_back_helps_ends(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_config, tmp_path, "mine", "health.roll_back.max_times=1")
+    with pytest.raises(HealthError, match=r"health\.lossy: .*max_times=1 roll-backs did not help"):
+        outcome_of(config, monkeypatch)
+    with pytest.raises(HealthError, match="did not help"):
+        outcome_of(config, monkeypatch)
+    assert len(_roll_backs(config)) == 1 and len(reports) == 2, "the alarm is reported once per timeline"
+
+
+def nan_at(index: int) -> Callable[[Any, int], None]:
+    def at(run: Any, now: int) -> None:
+        if now == index and run.config.trainer.learning_rate == 1.0:
+            raise ExceptionGroup("nodes", [FloatingPointError("the gradient norm is nan: skipped the optimizer step")])
+
+    return at
+
+
+def test_nan_rolls_back_or_ends_the_run(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_config, tmp_path, "back", "health.nan.action=roll_back", own=())
+    _, _, _, lines = outcome_of(config, monkeypatch, nan_at(5))
+    assert [each for each in lines if each[1]] == [*((index, 1.0) for index in (1, 2, 3)), (4, 0.5), (5, 0.5), (6, 0.5)]
+    ended = config_of(tiny_config, tmp_path, "end", own=())
+    for _ in range(2):  # a resumed run repeats it
+        with pytest.raises(HealthError, match=r"health\.nan: in iteration 5 the gradient norm is nan"):
+            outcome_of(ended, monkeypatch, nan_at(5))
+    off = config_of(tiny_config, tmp_path, "off", "health.nan.action=null", own=())
+    with pytest.raises(ExceptionGroup, match="nodes"):
+        outcome_of(off, monkeypatch, nan_at(5))
+
+
+@pytest.mark.parametrize("answer", ["go_on", "roll_back", "cancel"])
+def test_a_paused_run_asks_once_and_does_what_is_answered(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    asked: list[int] = []
+
+    async def ask(run: Any, alarm: Any) -> str:
+        asked.append(alarm.iteration)
+        if len(asked) == 1:
+            raise Killed
+        return answer
+
+    monkeypatch.setattr(alarms.question, "ask", ask)
+    config = config_of(tiny_config, tmp_path, "mine", own=PAUSE)
+    with pytest.raises(Killed):
+        outcome_of(config, monkeypatch)
+    if answer == "cancel":
+        for _ in range(2):
+            with pytest.raises(HealthError, match="the rate is too high"):
+                outcome_of(config, monkeypatch)
+        assert asked == [4, 4]
+        return
+    _, _, _, lines = outcome_of(config, monkeypatch)
+    rates = {"go_on": [1.0] * 6, "roll_back": [1.0, 1.0, 0.25, 0.25, 0.25, 0.25]}[answer]
+    assert [each[1] for each in lines if each[1]] == rates
+    assert asked == ([4, 4] if answer == "go_on" else [4, 4, 4])
+
+
+@pytest.mark.parametrize(
+    ("committed", "found", "back", "staleness", "target"),
+    [
+        ([0, 3, 4, 5, 6], 6, 2, 0, 4),
+        ([0, 1, 2], 2, 2, 0, 0),
+        ([0, 4, 5], 5, 3, 0, 4),  # an earlier roll-back has left no more
+        ([0, 3, 4], 6, 1, 0, 4),
+        ([0, 3, 4, 5, 6], 6, 2, 1, 4),
+        ([0, 4, 5, 6], 6, 2, 1, 5),  # the rollouts after 4 need version 3
+        ([0], 3, 1, 0, 0),
+        ([0, 5], 5, 2, 0, 0),
+    ],
+)
+def test_the_commit_that_a_run_returns_to(
+    committed: list[int], found: int, back: int, staleness: int, target: int
+) -> None:
+    assert target_of(committed, found, back, staleness) == target
+
+
+def test_checkpoints_are_kept_for_a_roll_back(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    assert config_of(tiny_config, tmp_path, "mine").kept_checkpoints == 2 + 2
+    assert config_of(tiny_config, tmp_path, "mine", own=()).kept_checkpoints == 2
+
+
+def test_values_are_changed_by_key(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    config = config_of(tiny_config, tmp_path, "mine")
+    other = with_values(config, {"algorithm.kl.target": 0.5, "trainer.learning_rate": 2.0})
+    assert value_of(other, "algorithm.kl.target") == 0.5 and value_of(other, "trainer.learning_rate") == 2.0
+    assert value_of(config, "algorithm.kl.target") is None and other.trainer.epochs == config.trainer.epochs
