@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ class Checkpoints:
         """Return the facts that a checkpoint was committed with, and ``files``, the digests of its files."""
         facts: dict[str, Any] = json.loads((self.folder(iteration) / "commit.json").read_text())
         return facts
+
+    def weights_digest(self, iteration: int) -> str | None:
+        """Return the SHA-256 of a checkpoint's weights; ``None`` if it is damaged, which :meth:`verify` explains."""
+        try:
+            return str(self.facts(iteration)["weights_digest"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
 
     def begin(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; it counts after :meth:`commit`.
@@ -77,8 +85,8 @@ class Checkpoints:
         """Return the size of a checkpoint that was begun and not committed; :meth:`begin` removes it."""
         return _size(unfinished_folder(self.path, iteration))
 
-    def commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
-        """Give a checkpoint its name in one step; remove all others but the first and the newest ``keep``.
+    def commit(self, iteration: int, facts: dict[str, Any], keep: int, held: Collection[int] = ()) -> None:
+        """Give a checkpoint its name in one step; remove all others but the first, the newest ``keep`` and ``held``.
 
         The files are on disk before the name is.
         """
@@ -94,7 +102,8 @@ class Checkpoints:
         flush(self.path)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
-            drop(self.folder(old))
+            if old not in held:
+                drop(self.folder(old))
         for interrupted in dropped_in(self.path):
             shutil.rmtree(interrupted)
 

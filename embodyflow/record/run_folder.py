@@ -14,6 +14,7 @@
         checkpoints/iteration-000005/    complete once it has that name: :mod:`embodyflow.record.checkpoints`
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
         stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
+        evaluations/iteration-000005/<node>/  rows of an evaluation beside training, until it is recorded
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
@@ -62,6 +63,7 @@ class RunFolder:
         checkpoints: Checkpoints of the run.
         stages: Rows of iterations that are not committed yet.
         groups: Rows of single groups that are not trained yet.
+        evaluations: Rows of evaluations beside training that are not recorded yet.
         episodes: Recorded episodes.
         metrics: Metrics by iteration.
         ledger_path: File of the ledger.
@@ -76,6 +78,7 @@ class RunFolder:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.stages = StageRows(path / "stages")
         self.groups = GroupRows(path / "stream")
+        self.evaluations = StageRows(path / "evaluations")
         self.episodes = EpisodeFolders(path / "episodes")
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"

@@ -9,6 +9,9 @@ from PIL import Image
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Array
+from embodyflow.record.metrics_log import EVALUATED
+
+EVALUATED_ITERATION = f"{EVALUATED}iteration"
 
 
 class Tracker(Protocol):
@@ -91,10 +94,18 @@ class WandbTracker:
             dir=str(config.run_dir),
             config=config.model_dump(mode="json"),
         )
+        self._newest = 0
+        self._run.define_metric(f"{EVALUATED}*", step_metric=EVALUATED_ITERATION)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one iteration."""
-        self._run.log(dict(metrics), step=step)
+        """Record the metrics of one iteration.
+
+        Weights & Biases drops what comes after a later step. So an evaluation beside training goes to the newest step,
+        and evaluations are drawn over an axis of their own, which has the iteration.
+        """
+        self._newest = max(self._newest, step)
+        axis = {EVALUATED_ITERATION: step} if any(name.startswith(EVALUATED) for name in metrics) else {}
+        self._run.log({**metrics, **axis}, step=self._newest)
 
     def log_histogram(self, step: int, name: str, values: Array) -> None:
         """Record the distribution of values."""

@@ -38,7 +38,7 @@ async def iteration(index: int) -> dict[str, float]:
     """
     run = CURRENT_RUN.get()
     following = index + 1 + run.turns.max_staleness  # the iteration that starts when this one finishes
-    at_once = following <= run.config.iterations and not run.config.evaluates_after(index)
+    at_once = following <= run.config.iterations and not run.config.waits_for_evaluation(index)
     if at_once:
         run.iterations.announce(following)
     metrics, digests = await run_nodes(index, submit_node)

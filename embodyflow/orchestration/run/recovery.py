@@ -51,6 +51,7 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 async def recover(run: Run) -> None:
     """Replace lost workers, and restore workers and folder to the last commit."""
     with span("recover", "run", track="phases"):
+        await run.evaluations.stop()
         await run.rollouts.stop()
         await run.stages.drain()
         await run.session.mend()
@@ -73,8 +74,12 @@ async def restore(run: Run) -> int:
     """
     last = newest_intact_commit(run)
     await run.session.load_reference(run.folder.checkpoints.folder(0))
-    for version in _rollout_versions_after(last, run):
+    evaluated = run.evaluations.pending(run, last)
+    for version in sorted({*evaluated, *_rollout_versions_after(last, run)}):
         await _restore_and_publish(version, run)
+        if version in evaluated:
+            run.session.hold(version)
+    run.folder.evaluations.drop_after(last)  # their weights may be retrained with another learning rate
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
@@ -113,13 +118,14 @@ async def _restore_and_publish(version: int, run: Run) -> None:
 def newest_intact_commit(run: Run) -> int:
     """Return the last committed iteration from which the run can continue; drop damaged commits after it.
 
-    Its own checkpoint is intact, and so are those of the versions that the next rollouts use.
+    Its own checkpoint is intact, and so are those of the versions that the next rollouts and evaluations use.
     """
     run.folder.checkpoints.verify(0)  # the reference policy, which nothing can replace
     while True:
         committed = run.folder.checkpoints.committed()
         try:
-            for version in reversed(_rollout_versions_after(committed[-1], run)):
+            evaluated = run.evaluations.pending(run, committed[-1])
+            for version in sorted({*evaluated, *_rollout_versions_after(committed[-1], run)}, reverse=True):
                 damaged = version
                 run.folder.checkpoints.verify(version)
         except DamageError as error:

@@ -39,11 +39,15 @@ class Stages:
         ledger: Ledger of the run.
         keep_checkpoints: How many of the newest checkpoints to keep.
         kept_iterations: How many of the newest iterations to keep episodes of.
+
+    Attributes:
+        held: Iterations whose checkpoints stay, however old they are, because they are being evaluated.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
         self._folder, self._ledger = folder, ledger
         self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
+        self.held: set[int] = set()
         self._lock = asyncio.Lock()
         self._writes: list[asyncio.Task[None]] = []
 
@@ -142,6 +146,11 @@ class Stages:
             if not _is_same(self._ledger.newest("evaluation", iteration), facts):
                 await asyncio.to_thread(self._ledger.append, "evaluation", iteration, facts)
 
+    def is_evaluated(self, iteration: int, weights_digest: str) -> bool:
+        """Return True if the ledger has the evaluation of an iteration with these weights."""
+        facts = self._ledger.newest("evaluation", iteration)
+        return facts is not None and facts["weights_digest"] == weights_digest
+
     async def restore_metrics(self, iteration: int) -> None:
         """Remove the metrics of later iterations; rebuild those that differ from the ledger, and log a warning."""
         async with self._lock:
@@ -156,7 +165,8 @@ class Stages:
     async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
         async with self._lock:
             with span("flush checkpoint", "disk", track="disk", iteration=iteration):
-                await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
+                held = frozenset(self.held)
+                await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints, held)
         await self.record_commit(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
