@@ -413,9 +413,9 @@ class RunConfig(Config):
         every = self.evaluation.every
         return index in (0, self.iterations) or (every is not None and index % every == 0)
 
-    def waits_for_evaluation(self, index: int) -> bool:
-        """Return True if training stops for the evaluation after iteration ``index``."""
-        return self.evaluates_after(index) and self.evaluation is not None and not self.evaluation.beside
+    def evaluates_beside(self, index: int) -> bool:
+        """Return True if the policy is evaluated after iteration ``index`` while training goes on."""
+        return self.evaluation is not None and self.evaluation.beside and self.evaluates_after(index)
 
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video."""

@@ -4,12 +4,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import DamageError, DiskFullError
-from embodyflow.process.durable_files import flush, make_folder, write_atomically
+from embodyflow.process.durable_files import flush, link_or_copy, make_folder, write_atomically
 from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, unfinished_folder
 
 
@@ -85,8 +84,8 @@ class Checkpoints:
         """Return the size of a checkpoint that was begun and not committed; :meth:`begin` removes it."""
         return _size(unfinished_folder(self.path, iteration))
 
-    def commit(self, iteration: int, facts: dict[str, Any], keep: int, held: Collection[int] = ()) -> None:
-        """Give a checkpoint its name in one step; remove all others but the first, the newest ``keep`` and ``held``.
+    def commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
+        """Give a checkpoint its name in one step; remove all others but the first and the newest ``keep``.
 
         The files are on disk before the name is.
         """
@@ -102,10 +101,19 @@ class Checkpoints:
         flush(self.path)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
-            if old not in held:
-                drop(self.folder(old))
+            drop(self.folder(old))
         for interrupted in dropped_in(self.path):
             shutil.rmtree(interrupted)
+
+    def adopt(self, iteration: int, other: "Checkpoints") -> None:
+        """Take a committed checkpoint of another folder in one step; hard links avoid copies of the files."""
+        make_folder(self.path, levels=1)
+        unfinished, final = unfinished_folder(self.path, iteration), self.folder(iteration)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(other.folder(iteration), unfinished, copy_function=link_or_copy)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(unfinished, final)
+        flush(self.path)
 
     def verify(self, iteration: int) -> None:
         """Compare a checkpoint's files with their digests.

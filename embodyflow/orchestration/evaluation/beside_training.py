@@ -1,8 +1,8 @@
 """Evaluations beside training: a version is evaluated while the iterations after it are trained.
 
 The weights of the version stay in the buffers, and its checkpoint on disk, until its evaluation is recorded. So a run
-that goes back to a later commit can evaluate it again. One version at a time is held: an iteration that is due for
-evaluation ends when the evaluation before is recorded.
+that goes back to a later commit can evaluate the version again. One version is held at a time: an iteration that is due
+for evaluation ends when the evaluation before is recorded.
 """
 
 import asyncio
@@ -32,7 +32,6 @@ class BesideTraining:
             return
         await self.finish()
         run.session.hold(index)
-        run.stages.held.add(index)
         self._index = index
         self._task = asyncio.create_task(self._evaluate(run, index, digest), name=f"evaluation-{index}")
 
@@ -42,9 +41,11 @@ class BesideTraining:
             await self.after(run, index)
 
     def pending(self, run: Run, last: int) -> Sequence[int]:
-        """Return the committed versions up to ``last`` whose evaluation is not recorded, in order."""
-        due = [each for each in run.folder.checkpoints.committed() if each <= last and run.config.evaluates_after(each)]
-        digests = {each: run.folder.checkpoints.weights_digest(each) for each in due}
+        """Return the versions up to ``last`` whose checkpoints wait for an evaluation, in order."""
+        folder = run.folder
+        kept = {*folder.checkpoints.committed(), *folder.evaluating.committed()}
+        due = [each for each in sorted(kept) if each <= last and run.config.evaluates_after(each)]
+        digests = {each: folder.checkpoints_of(each).weights_digest(each) for each in due}
         return [each for each, digest in digests.items() if digest is None or not is_complete(run, each, digest)]
 
     async def finish(self) -> None:
@@ -84,9 +85,9 @@ class BesideTraining:
 
         with span(f"evaluate version {index}", "evaluation", track="evaluations", version=index):
             await evaluate_version(run, index, _lane(run, index), digest, timing)
-        run.folder.evaluations.remove(index)
-        run.stages.held.discard(index)
         await run.session.release(index)
+        await run.stages.drain()  # the commit of its checkpoint may be on its way
+        await asyncio.to_thread(_forget, run, index)
 
 
 def _digest_of(run: Run, version: int) -> str | None:
@@ -94,6 +95,13 @@ def _digest_of(run: Run, version: int) -> str | None:
     session = run.session
     newest = session.weights_digest if session.policy_version == version else None
     return session.held_digest(version) or newest
+
+
+def _forget(run: Run, version: int) -> None:
+    """Remove what a recorded evaluation no longer needs."""
+    run.folder.evaluations.remove(version)
+    if version in run.folder.evaluating.committed():
+        run.folder.evaluating.drop(version)
 
 
 def _lane(run: Run, version: int) -> Lane:

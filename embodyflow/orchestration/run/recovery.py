@@ -7,7 +7,7 @@ retried, since they would only repeat: they end the run, and its last commit sta
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from prefect.logging import get_run_logger
@@ -79,7 +79,7 @@ async def restore(run: Run) -> int:
         await _restore_and_publish(version, run)
         if version in evaluated:
             run.session.hold(version)
-    run.folder.evaluations.drop_after(last)  # their weights may be retrained with another learning rate
+    _forget_evaluations(run, evaluated, last)
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
@@ -90,6 +90,13 @@ async def restore(run: Run) -> int:
     run.turns.reset(last)
     await run.rollouts.start(last)
     return last
+
+
+def _forget_evaluations(run: Run, needed: Sequence[int], last: int) -> None:
+    """Remove checkpoints that no evaluation needs, and rows of weights that may be trained otherwise this time."""
+    run.folder.evaluations.drop_after(last)
+    for iteration in set(run.folder.evaluating.committed()) - set(needed):
+        run.folder.evaluating.drop(iteration)
 
 
 def _drop_uncommitted_segments(index: int, last: int, run: Run) -> None:
@@ -106,12 +113,12 @@ def _rollout_versions_after(iteration: int, run: Run) -> range:
 
 async def _restore_and_publish(version: int, run: Run) -> None:
     """Restore the trainer from a checkpoint and publish its weights."""
-    await run.session.restore(run.folder.checkpoints.folder(version))
+    checkpoints = run.folder.checkpoints_of(version)
+    await run.session.restore(checkpoints.folder(version))
     digest = await run.session.publish_weights(version)
-    if digest != run.folder.checkpoints.facts(version)["weights_digest"]:
+    if digest != checkpoints.facts(version)["weights_digest"]:
         raise RuntimeError(
-            f"checkpoint {run.folder.checkpoints.folder(version)}: its weights have digest {digest[:12]}, not the "
-            "recorded one"
+            f"checkpoint {checkpoints.folder(version)}: its weights have digest {digest[:12]}, not the recorded one"
         )
 
 
@@ -127,7 +134,7 @@ def newest_intact_commit(run: Run) -> int:
             evaluated = run.evaluations.pending(run, committed[-1])
             for version in sorted({*evaluated, *_rollout_versions_after(committed[-1], run)}, reverse=True):
                 damaged = version
-                run.folder.checkpoints.verify(version)
+                run.folder.checkpoints_of(version).verify(version)
         except DamageError as error:
             get_run_logger().warning("%s: the run returns to an earlier commit", error)
             for iteration in [each for each in committed if each >= damaged]:

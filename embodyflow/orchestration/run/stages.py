@@ -39,15 +39,11 @@ class Stages:
         ledger: Ledger of the run.
         keep_checkpoints: How many of the newest checkpoints to keep.
         kept_iterations: How many of the newest iterations to keep episodes of.
-
-    Attributes:
-        held: Iterations whose checkpoints stay, however old they are, because they are being evaluated.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
         self._folder, self._ledger = folder, ledger
         self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
-        self.held: set[int] = set()
         self._lock = asyncio.Lock()
         self._writes: list[asyncio.Task[None]] = []
 
@@ -84,15 +80,16 @@ class Stages:
         """Start to flush the node's rows and then to append its report to the ledger."""
         self._writes.append(asyncio.create_task(self._keep(work, report)))
 
-    def commit(self, iteration: int, facts: dict[str, Any]) -> None:
+    def commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool = False) -> None:
         """Start to commit a checkpoint whose files are written.
 
         Args:
             iteration: Index of the iteration.
             facts: Facts to store with it: ``policy_version``, ``weights_digest``, the ``digests`` of nodes' rows and,
                 if there are any, the number of unrestorable tasks.
+            is_evaluated: Whether the checkpoint is evaluated beside training, and so stays until that is done.
         """
-        self._writes.append(asyncio.create_task(self._commit(iteration, facts)))
+        self._writes.append(asyncio.create_task(self._commit(iteration, facts, is_evaluated=is_evaluated)))
 
     async def drain(self) -> None:
         """Wait until all pending writes are on disk.
@@ -162,11 +159,12 @@ class Stages:
                 ", ".join(map(str, differing)),
             )
 
-    async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
+    async def _commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool) -> None:
         async with self._lock:
             with span("flush checkpoint", "disk", track="disk", iteration=iteration):
-                held = frozenset(self.held)
-                await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints, held)
+                await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
+            if is_evaluated:
+                await asyncio.to_thread(self._folder.evaluating.adopt, iteration, self._folder.checkpoints)
         await self.record_commit(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:

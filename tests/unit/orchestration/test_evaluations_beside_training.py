@@ -138,8 +138,8 @@ def test_training_goes_on_beside_an_evaluation(
     run = new_run(config_of("beside", "evaluation.beside=true", *words))
     assert Life(run, evaluator).live(monkeypatch) == between
     assert evaluator.evaluated == [(0, 3), (3, 6), (6, 7), (7, 7)]
-    assert evaluator.most_held == 1 and not run.session.held and not run.stages.held
-    assert not (run.folder.path / "evaluations").exists()
+    assert evaluator.most_held == 1 and not run.session.held
+    assert not run.folder.evaluating.committed() and not (run.folder.path / "evaluations").exists()
 
 
 def test_a_failure_beside_an_evaluation_changes_nothing(
@@ -179,17 +179,17 @@ def test_a_new_process_evaluates_the_version_that_is_not_recorded(
     config = config_of("beside", "evaluation.beside=true")
     Life(new_run(config), Evaluator(lag=EVERY), ends_at=6).live(monkeypatch)
     folder = RunFolder(config.run_dir)
-    assert folder.checkpoints.committed() == [0, 3, 5], "the evaluated version's checkpoint is held"
+    assert (folder.checkpoints.committed(), folder.evaluating.committed()) == ([0, 5], [3])
     rows = folder.evaluations.folder(3, "evaluate_greedy")
     for late in (rows, folder.evaluations.folder(6, "evaluate_greedy")):
         late.mkdir(parents=True)
     if damaged is not None:
-        (folder.checkpoints.folder(damaged) / "updates" / "0").write_text("70")
+        (folder.checkpoints_of(damaged).folder(damaged) / "updates" / "0").write_text("70")
     evaluator = Evaluator()
     again = Life(run_in(folder, config), evaluator)
     assert again.live(monkeypatch, resumes=True) == between
     assert [version for version, _ in evaluator.evaluated] == [3, 6, 7]
-    assert folder.checkpoints.committed() == [0, 7]
+    assert (folder.checkpoints.committed(), folder.evaluating.committed()) == ([0, 7], [])
 
 
 @pytest.mark.parametrize(
