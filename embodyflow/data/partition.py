@@ -1,7 +1,7 @@
 """Splits into parts: consecutive items into nearly equal numbers, and costs into nearly equal sums."""
 
 import heapq
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,8 @@ Index = NDArray[np.int64]
 _MAX_DIFFERENCED = 256  # items: differencing is slower than filling greedily, and small items fit anywhere
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """A share of items that are dealt out in turns.
 
     Attributes:

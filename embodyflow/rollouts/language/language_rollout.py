@@ -146,9 +146,9 @@ class LanguageRollout(GroupRollout):
 
         In the mode ``sampled`` each prompt occurs ``evaluation.num_samples`` times.
         """
-        evaluation, (first, step) = self.config.evaluation, share or self.own_share
+        evaluation, share = self.config.evaluation, share or self.own_share
         times = evaluation.num_samples if mode == "sampled" else 1
-        indices = range(first, evaluation.num_prompts, step)
+        indices = range(share.index, evaluation.num_prompts, share.count)
         rows = [(index * times + sibling, index) for index in indices for sibling in range(times)]
         return [Question(row, row, index, index) for row, index in rows]
 
