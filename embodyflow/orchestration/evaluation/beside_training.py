@@ -86,8 +86,7 @@ class BesideTraining:
         with span(f"evaluate version {index}", "evaluation", track="evaluations", version=index):
             await evaluate_version(run, index, _lane(run, index), digest, timing)
         await run.session.release(index)
-        await run.stages.drain()  # the commit of its checkpoint may be on its way
-        await asyncio.to_thread(_forget, run, index)
+        run.stages.forget_evaluation(index)
 
 
 def _digest_of(run: Run, version: int) -> str | None:
@@ -95,13 +94,6 @@ def _digest_of(run: Run, version: int) -> str | None:
     session = run.session
     newest = session.weights_digest if session.policy_version == version else None
     return session.held_digest(version) or newest
-
-
-def _forget(run: Run, version: int) -> None:
-    """Remove what a recorded evaluation no longer needs."""
-    run.folder.evaluations.remove(version)
-    if version in run.folder.evaluating.committed():
-        run.folder.evaluating.drop(version)
 
 
 def _lane(run: Run, version: int) -> Lane:

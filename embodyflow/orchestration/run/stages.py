@@ -91,6 +91,10 @@ class Stages:
         """
         self._writes.append(asyncio.create_task(self._commit(iteration, facts, is_evaluated=is_evaluated)))
 
+    def forget_evaluation(self, iteration: int) -> None:
+        """Start to remove what the recorded evaluation after an iteration no longer needs, once that is committed."""
+        self._writes.append(asyncio.create_task(self._forget_evaluation(iteration)))
+
     async def drain(self) -> None:
         """Wait until all pending writes are on disk.
 
@@ -163,9 +167,15 @@ class Stages:
         async with self._lock:
             with span("flush checkpoint", "disk", track="disk", iteration=iteration):
                 await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
-            if is_evaluated:
-                await asyncio.to_thread(self._folder.evaluating.adopt, iteration, self._folder.checkpoints)
+                if is_evaluated:
+                    await asyncio.to_thread(self._folder.evaluating.adopt, iteration, self._folder.checkpoints)
         await self.record_commit(iteration, facts)
+
+    async def _forget_evaluation(self, iteration: int) -> None:
+        async with self._lock:  # which the commit asked for earlier
+            await asyncio.to_thread(self._folder.evaluations.remove, iteration)
+            if iteration in self._folder.evaluating.committed():
+                await asyncio.to_thread(self._folder.evaluating.drop, iteration)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
         folder = self._folder.stages.folder(work.iteration, work.node_id)
