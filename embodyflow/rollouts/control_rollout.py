@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -127,7 +127,8 @@ class ControlRollout:
             journal: File that keeps episodes as they end, and may have those of an earlier attempt.
         """
         finished = Finished()
-        for piece in [] if journal is None else journal.read():
+        for table in [] if journal is None else journal.read():
+            piece = cast(Columns, table)
             finished.returns += piece["returns"].tolist()
             finished.lengths += piece["lengths"].tolist()
         for episode in episodes[len(finished.returns) :]:
