@@ -60,7 +60,7 @@ def _play_part(
 
 
 def _play_parts(parts: Sequence[Part[EpisodeT]], draws: Draws | None, worker: EpisodeEngine[EpisodeT]) -> Columns:
-    """Return the rows of all parts; those that are in their journals are not played again."""
+    """Return the rows of all parts, from their journals as far as an earlier call has played them."""
     played = [worker.play(part.episodes, "eval", draws, part.journal) for part in parts]
     if len(played) == 1:
         return played[0]

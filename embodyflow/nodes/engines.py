@@ -161,7 +161,7 @@ class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):
         """Configuration of the run."""
 
     def evaluation_episodes(
-        self, mode: str = "greedy", task: int | None = None, share: Share | None = None
+        self, mode: str = "greedy", task: int | None = None, *, share: Share | None = None
     ) -> Sequence[Episode]:
         """Return a share of the evaluation, of all tasks or of the one with index ``task``."""
 

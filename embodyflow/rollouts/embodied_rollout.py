@@ -136,7 +136,7 @@ class EmbodiedRollout(GroupRollout):
         return True
 
     def evaluation_episodes(
-        self, mode: str = "greedy", task: int | None = None, share: Share | None = None
+        self, mode: str = "greedy", task: int | None = None, *, share: Share | None = None
     ) -> list[Episode]:
         """Return a share of ``evaluation.num_goals`` goals of every task, or of one; the mode is ignored.
 

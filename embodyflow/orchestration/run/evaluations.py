@@ -1,26 +1,26 @@
 """Where a run's evaluations happen: between iterations, or beside training."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:  # it imports this module
-    from embodyflow.orchestration.run.nodes import Run
+RunT_contra = TypeVar("RunT_contra", contravariant=True)
+"""The state of a run, :class:`embodyflow.orchestration.run.nodes.Run`, which holds its evaluations."""
 
 
-class Evaluations(Protocol):
+class Evaluations(Protocol[RunT_contra]):
     """Evaluates the versions of the policy that are due."""
 
-    async def after(self, run: "Run", index: int) -> None:
+    async def after(self, run: RunT_contra, index: int) -> None:
         """Evaluate the version of an iteration that is committed, or begin to, if it is due and not recorded.
 
         Raises:
             Exception: An evaluation failed since the last call.
         """
 
-    async def resume(self, run: "Run", last: int) -> None:
+    async def resume(self, run: RunT_contra, last: int) -> None:
         """Do so for all versions up to ``last`` that are not recorded, such as after a recovery."""
 
-    def pending(self, run: "Run", last: int) -> Sequence[int]:
+    def pending(self, run: RunT_contra, last: int) -> Sequence[int]:
         """Return the versions up to ``last`` whose weights an evaluation still needs besides the newest, in order."""
 
     async def finish(self) -> None:

@@ -57,7 +57,7 @@ class Run:
     artifacts: Artifacts
     turns: Turns
     rollouts: Rollouts
-    evaluations: Evaluations
+    evaluations: "Evaluations[Run]"
 
     @property
     def config(self) -> RunConfig:

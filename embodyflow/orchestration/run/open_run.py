@@ -74,7 +74,7 @@ def _rollouts_of(
     return Stream(config, session, stages, folder.groups, turns, generating_node(graph))
 
 
-def evaluations_of(config: RunConfig) -> Evaluations:
+def evaluations_of(config: RunConfig) -> Evaluations[Run]:
     """Return the place of the run's evaluations."""
     is_beside = config.evaluation is not None and config.evaluation.beside
     return BesideTraining() if is_beside else BetweenIterations()

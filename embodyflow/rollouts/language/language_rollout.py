@@ -141,7 +141,7 @@ class LanguageRollout(GroupRollout):
         """Return True if a response does not depend on the responses beside it, to the last bit of its log-probs."""
         return isinstance(self._engine, ConversationEngine) and self._engine.is_batch_invariant()
 
-    def evaluation_episodes(self, mode: str = "greedy", share: Share | None = None) -> list[Question]:
+    def evaluation_episodes(self, mode: str = "greedy", *, share: Share | None = None) -> list[Question]:
         """Return a share of the first ``evaluation.num_prompts`` validation prompts; the default is this rank's own.
 
         In the mode ``sampled`` each prompt occurs ``evaluation.num_samples`` times.
