@@ -103,7 +103,8 @@ def test_wandb_keeps_an_evaluation_that_ends_after_later_iterations(
     [tracker] = open_trackers(config)
     tracker.log(5, {"reward/score": 0.25})
     tracker.log(3, {"eval/greedy_success_rate": 0.5})
-    assert (tracker._run.summary["eval/greedy_success_rate"], tracker._run.summary["eval/iteration"]) == (0.5, 3)
     tracker.log(6, {"reward/score": 0.5})
-    assert tracker._run.summary["reward/score"] == 0.5
     tracker.close()
+    [records] = config.run_dir.glob("wandb/offline-run-*/run-late.wandb")
+    names = (b"eval/greedy_success_rate", b"eval/iteration")  # what Weights & Biases drops has no record
+    assert eventually(lambda: all(name in records.read_bytes() for name in names))
