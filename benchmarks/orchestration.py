@@ -45,6 +45,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.data.row_plan import RankInput, Slice
 from embodyflow.orchestration.display.artifacts import open_artifacts
 from embodyflow.orchestration.display.reporting import report_progress
+from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.stages import Stages
@@ -109,8 +110,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         ):
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
-            shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0), WholeIterations(session)
-            CURRENT_RUN.set(run := Run(*shared))
+            shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)
+            CURRENT_RUN.set(run := Run(*shared, WholeIterations(session), BetweenIterations()))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}

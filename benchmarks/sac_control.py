@@ -59,7 +59,7 @@ def ours(words: list[str]) -> dict[str, Any]:
         "ended": ended,
         "updates": num_updates,
         **seconds,
-        "final": run.rollout.evaluate(EVALUATION_EPISODES).returns,
+        "final": run.rollout.evaluate(range(EVALUATION_EPISODES)).returns,
     }
 
 

@@ -1,16 +1,19 @@
 """Nodes of control tasks: steps instead of episodes, with the environment's own rewards."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from embodyflow.data.batches import to_batch
-from embodyflow.data.metrics import mean, total
+from embodyflow.data.metrics import Metric, mean, merge_metrics, total
+from embodyflow.data.partition import Share
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import ControlEngine, TrainerEngine
+from embodyflow.nodes.evaluation_parts import Part, part_to_play, parts_of, shares_of
 from embodyflow.types import Batch, NodeOutput
 from tasks.critic import compute_value
 
@@ -52,19 +55,50 @@ def collect_steps(
 
 
 @node(reads=(), writes=())
-def evaluate_returns(batch: Batch | None, config: Any = None, *, worker: ControlEngine, **kwargs: Any) -> NodeOutput:
-    """Play this rank's share of ``evaluation.num_episodes`` deterministically; report their returns and lengths."""
-    started, evaluation = time.perf_counter(), worker.config.evaluation
+def evaluate_returns(
+    batch: Batch | None, config: Any = None, *, worker: ControlEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's share of ``evaluation.num_episodes`` deterministically; report their returns and lengths.
+
+    Beside training, ``config`` has the entries of :mod:`embodyflow.nodes.evaluation_parts`.
+    """
+    config, started = config or {}, time.perf_counter()
+    shares = [
+        _evaluation_parts(share, config, worker, call) for share in shares_of(config, worker.rank, worker.world_size)
+    ]
+    if "part" in config:
+        return _play_part(shares[0], config["part"], worker)
+    metrics = merge_metrics(_returns_of(parts, worker) for parts in shares)
+    metrics["perf/evaluate_returns_seconds"] = mean(time.perf_counter() - started)
+    return NodeOutput(None, metrics | worker.fault_metrics())
+
+
+def _evaluation_parts(
+    share: Share, config: Mapping[str, Any], worker: ControlEngine, call: NodeContext
+) -> list[Part[int]]:
+    evaluation = worker.config.evaluation
     assert evaluation is not None
-    played = worker.evaluate(evaluation.num_episodes)
-    count, returns = len(played.returns), np.array(played.returns)
-    metrics = {
+    episodes = range(share.index, evaluation.num_episodes, share.count)
+    return parts_of(episodes, share, config, call, is_divisible=True)
+
+
+def _play_part(parts: Sequence[Part[int]], index: int, worker: ControlEngine) -> NodeOutput:
+    if (part := part_to_play(parts, index)) is not None:
+        worker.evaluate(part.episodes, part.journal)
+    unplayed = {worker.rank} if index + 1 < len(parts) else set()
+    return NodeOutput(None, worker.fault_metrics(), {"unplayed": unplayed})
+
+
+def _returns_of(parts: Sequence[Part[int]], worker: ControlEngine) -> dict[str, Metric]:
+    played = [worker.evaluate(part.episodes, part.journal) for part in parts]
+    returns = np.array([value for each in played for value in each.returns])
+    lengths = [length for each in played for length in each.lengths]
+    count = len(returns)
+    return {
         "eval/return": mean(float(returns.mean()) if count else 0.0, count),
         "eval/squared_return": mean(float(np.square(returns).mean()) if count else 0.0, count),
-        "eval/episode_steps": mean(float(np.mean(played.lengths)) if count else 0.0, count),
-        "perf/evaluate_returns_seconds": mean(time.perf_counter() - started),
+        "eval/episode_steps": mean(float(np.mean(lengths)) if count else 0.0, count),
     }
-    return NodeOutput(None, metrics | worker.fault_metrics())
 
 
 @node(

@@ -1,30 +1,84 @@
 """Nodes of evaluation: how good the policy is on goals or prompts it never trained on."""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.grouped import GroupedConfig
-from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.metrics import Metric, mean
+from embodyflow.data.batches import Columns, to_batch, to_columns
+from embodyflow.data.metrics import Metric, as_metrics, mean, merge_metrics
+from embodyflow.data.padding import to_padded, to_ragged
+from embodyflow.data.partition import Share
+from embodyflow.data.tables import concatenate
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import EmbodiedEngine, EpisodeEngine, EpisodeT
+from embodyflow.nodes.evaluation_parts import Part, part_to_play, parts_of, shares_of
 from embodyflow.record.episode_record import read_iteration
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import judge
+
+Draws = tuple[int | str, ...]
 
 
 def evaluate_policy(
     batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
 ) -> NodeOutput:
-    """Play this rank's share of the evaluation; ``config["mode"]`` is ``"greedy"`` or ``"sampled"``."""
-    started = time.perf_counter()
+    """Play this rank's share of the evaluation; ``config["mode"]`` is ``"greedy"`` or ``"sampled"``.
+
+    Beside training, ``config`` also has the entries of :mod:`embodyflow.nodes.evaluation_parts`.
+    """
     mode = config["mode"]
     # The draws do not depend on the iteration: evaluations of one run differ by their weights alone.
     draws = None if mode == "greedy" else (call.seed, "evaluate")
-    played = to_batch(worker.play(worker.evaluation_episodes(mode), "eval", draws))
+    if not config.keys() & {"shares", "rows_per_part"}:
+        return _evaluated(mode, worker, lambda: worker.play(worker.evaluation_episodes(mode), "eval", draws))
+    shares = [_parts(share, config, worker, call) for share in shares_of(config, worker.rank, worker.world_size)]
+    if "part" in config:
+        return _play_part(shares[0], config["part"], draws, worker)
+    return _joined([_evaluated(mode, worker, partial(_play_parts, parts, draws, worker)) for parts in shares])
+
+
+def _parts(
+    share: Share, config: Mapping[str, Any], worker: EpisodeEngine[EpisodeT], call: NodeContext
+) -> list[Part[EpisodeT]]:
+    episodes = worker.evaluation_episodes(config["mode"], share=share)
+    return parts_of(episodes, share, config, call, is_divisible=worker.is_divisible())
+
+
+def _play_part(
+    parts: Sequence[Part[EpisodeT]], index: int, draws: Draws | None, worker: EpisodeEngine[EpisodeT]
+) -> NodeOutput:
+    """Play one part, whose rows a later call finds in its journal."""
+    if (part := part_to_play(parts, index)) is not None:
+        worker.play(part.episodes, "eval", draws, part.journal)
+    unplayed = {worker.rank} if index + 1 < len(parts) else set()
+    return NodeOutput(None, worker.fault_metrics(), {"unplayed": unplayed})
+
+
+def _play_parts(parts: Sequence[Part[EpisodeT]], draws: Draws | None, worker: EpisodeEngine[EpisodeT]) -> Columns:
+    """Return the rows of all parts, from their journals as far as an earlier call has played them."""
+    played = [worker.play(part.episodes, "eval", draws, part.journal) for part in parts]
+    if len(played) == 1:
+        return played[0]
+    return cast(Columns, to_padded(concatenate([to_ragged(each) for each in played])))
+
+
+def _joined(shares: Sequence[NodeOutput]) -> NodeOutput:
+    """Join the results of shares as those of ranks are joined."""
+    first, metrics = shares[0].info, merge_metrics(as_metrics(share.metrics) for share in shares)
+    sets = [name for name, value in first.items() if isinstance(value, set)]
+    united = {name: set().union(*(share.info[name] for share in shares)) for name in sets}
+    return NodeOutput(None, metrics, {**first, **united})
+
+
+def _evaluated(mode: str, worker: EpisodeEngine[EpisodeT], play: Callable[[], Columns]) -> NodeOutput:
+    """Play and judge episodes; return the rates of success over them."""
+    started = time.perf_counter()
+    played = to_batch(play())
     rows, judged, examples = judge(played, "eval", worker)
     metrics = {f"eval/{mode}_{name.partition('/')[2]}": metric for name, metric in judged.items()} | {
         # Several answers to one prompt tell less than as many prompts, so the interval counts prompts.

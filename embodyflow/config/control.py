@@ -113,7 +113,8 @@ class ControlConfig(RunConfig):
         shapes = super().groups
         if self.off_policy is None:
             return shapes
-        return {role: shape._replace(engine=OFF_POLICY_ENGINES[role]) for role, shape in shapes.items()}
+        own = OFF_POLICY_ENGINES | {"evaluation": OFF_POLICY_ENGINES["rollout"]}
+        return {role: shape._replace(engine=own[role]) for role, shape in shapes.items()}
 
     @property
     def task_name(self) -> str:

@@ -132,9 +132,26 @@ class EvaluationConfig(Config):
 
     Attributes:
         every: Number of iterations between evaluations; ``null`` means only before and after training.
+        beside: Evaluate a frozen copy of the weights while training goes on. The results are bit-identical.
+        own_worker: Evaluate in a worker process of its own; needs ``beside``. Without it rollout workers evaluate
+            between their rollouts.
+        rows_per_part: Episodes or responses that a rollout worker evaluates before a rollout that waits gets its turn;
+            needs ``beside``.
     """
 
     every: PositiveInt | None = None
+    beside: bool = False
+    own_worker: bool = False
+    rows_per_part: PositiveInt = 16
+
+    @model_validator(mode="after")
+    def _check_beside(self) -> "EvaluationConfig":
+        default = type(self).model_fields["rows_per_part"].default
+        if self.own_worker and not self.beside:
+            raise ValueError("own_worker=true: only used with beside=true")
+        if self.rows_per_part != default and (self.own_worker or not self.beside):
+            raise ValueError(f"rows_per_part={self.rows_per_part}: only used with beside=true and own_worker=false")
+        return self
 
 
 class GroupShape(NamedTuple):
@@ -163,7 +180,9 @@ class RunConfig(Config):
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
         resume_check: Function ``module:function`` that takes the configuration of a run to resume and refuses
             environments that have changed; ``None`` if there is nothing to check.
-        evaluator: Function ``module:function`` that evaluates the policy after an iteration and records the result.
+        evaluator: Coroutine function ``module:function`` that evaluates the policy after an iteration, from a run, the
+            index of the iteration and the :class:`~embodyflow.orchestration.evaluation.lanes.Lane` that plays the
+            episodes to the metrics.
         policy_evaluator: Coroutine function ``module:function`` of ``flows.evaluate``, from a run whose workers have
             loaded the policy to the job's part of ``evaluation.json``; ``None`` if the job has no such evaluation.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
@@ -317,6 +336,12 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _check_health(self) -> "RunConfig":
         check_health(self.health, self.policy, self)
+        hacking = self.health.reward_hacking.action
+        if hacking == "roll_back" and self.evaluation is not None and self.evaluation.beside:
+            raise ValueError(
+                "health.reward_hacking.action=roll_back: with evaluation.beside=true it would depend on timing when an "
+                "evaluation ends; allowed are notify, pause, cancel"
+            )
         return self
 
     @property
@@ -362,10 +387,13 @@ class RunConfig(Config):
     def groups(self) -> dict[str, GroupShape]:
         """Worker groups by name."""
         trainer = self.trainer
-        return {
+        shapes = {
             "rollout": GroupShape(self.rollout_engine, self.rollout.num_workers),
             "trainer": GroupShape(self.trainer_engine, trainer.num_ranks, trainer.tensor_parallel_size),
         }
+        if self.evaluation is not None and self.evaluation.own_worker:
+            shapes["evaluation"] = GroupShape(self.rollout_engine, 1)
+        return shapes
 
     @property
     def streams(self) -> bool:
@@ -404,6 +432,10 @@ class RunConfig(Config):
             return False
         every = self.evaluation.every
         return index in (0, self.iterations) or (every is not None and index % every == 0)
+
+    def evaluates_beside(self, index: int) -> bool:
+        """Return True if the policy is evaluated after iteration ``index`` while training goes on."""
+        return self.evaluation is not None and self.evaluation.beside and self.evaluates_after(index)
 
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video."""

@@ -1,6 +1,7 @@
 """Splits into parts: consecutive items into nearly equal numbers, and costs into nearly equal sums."""
 
 import heapq
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,6 +10,23 @@ Costs = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 _MAX_DIFFERENCED = 256  # items: differencing is slower than filling greedily, and small items fit anywhere
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of items that are dealt out in turns.
+
+    Attributes:
+        index: Index of the share, from 0.
+        count: Number of shares.
+    """
+
+    index: int
+    count: int
+
+    def owns(self, item: int) -> bool:
+        """Return True if the item with this index belongs to the share."""
+        return item % self.count == self.index
 
 
 def consecutive_share(num_items: int, rank: int, num_parts: int) -> range:

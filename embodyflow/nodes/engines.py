@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.config.grouped import GroupedConfig
     from embodyflow.data.batches import Columns
     from embodyflow.data.metrics import Metric
+    from embodyflow.data.partition import Share
     from embodyflow.data.row_plan import Index
     from embodyflow.data.rows_file import Journal
     from embodyflow.data.segment import Segment
@@ -101,8 +102,11 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
     def first_of_groups(self, batch: Batch) -> Sequence[EpisodeT]:
         """Return an episode for the first row of each group: one with the same prompt or initial state."""
 
-    def evaluation_episodes(self, mode: str = "greedy") -> Sequence[EpisodeT]:
-        """Return this rank's share of the evaluation; ``mode`` is ``"greedy"`` or ``"sampled"``."""
+    def is_divisible(self) -> bool:
+        """Return True if a row does not depend on the rows beside it, so that they can be played part by part."""
+
+    def evaluation_episodes(self, mode: str = "greedy", *, share: Share | None = None) -> Sequence[EpisodeT]:
+        """Return a share of the evaluation, by default this rank's own; ``mode`` is ``"greedy"`` or ``"sampled"``."""
 
     def held_out_episodes(self) -> Sequence[EpisodeT]:
         """Return this rank's share of the episodes that measure a warm start, of the split ``demo``."""
@@ -156,8 +160,10 @@ class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):
     def config(self) -> EmbodiedConfig:
         """Configuration of the run."""
 
-    def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> Sequence[Episode]:
-        """Return this rank's share of the evaluation, of all tasks or of the one with index ``task``."""
+    def evaluation_episodes(
+        self, mode: str = "greedy", task: int | None = None, *, share: Share | None = None
+    ) -> Sequence[Episode]:
+        """Return a share of the evaluation, of all tasks or of the one with index ``task``."""
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
         """Return a digest of each task's first observation; runs with equal digests observe alike."""
@@ -221,11 +227,12 @@ class ControlEngine(RolloutEngine, Protocol):
             folder: Folder that keeps the open episodes between iterations; ``None`` keeps them in memory.
         """
 
-    def evaluate(self, num_episodes: int) -> Finished:
-        """Play this rank's share of the evaluation episodes with the policy's mean actions.
+    def evaluate(self, episodes: Sequence[int], journal: Journal | None = None) -> Finished:
+        """Play evaluation episodes with the policy's mean actions.
 
         Args:
-            num_episodes: Evaluation episodes of all ranks.
+            episodes: Numbers of the episodes, from 0.
+            journal: File that keeps episodes as they end, and may have those of an earlier attempt.
         """
 
 

@@ -4,6 +4,7 @@ A disk keeps only what was flushed: flushing a file keeps its content, flushing 
 """
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -61,3 +62,11 @@ def whole_lines(content: bytes) -> list[bytes]:
     if lines and b"\0" in lines[-1]:
         lines.pop()
     return lines
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name, or copy it where that is not possible."""
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system, or owned by another user
+        shutil.copy2(source, target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import DamageError, DiskFullError
-from embodyflow.process.durable_files import flush, make_folder, write_atomically
+from embodyflow.process.durable_files import flush, link_or_copy, make_folder, write_atomically
 from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, unfinished_folder
 
 
@@ -36,6 +36,13 @@ class Checkpoints:
         """Return the facts that a checkpoint was committed with, and ``files``, the digests of its files."""
         facts: dict[str, Any] = json.loads((self.folder(iteration) / "commit.json").read_text())
         return facts
+
+    def weights_digest(self, iteration: int) -> str | None:
+        """Return the SHA-256 of a checkpoint's weights; ``None`` if it is damaged, which :meth:`verify` explains."""
+        try:
+            return str(self.facts(iteration)["weights_digest"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
 
     def begin(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; it counts after :meth:`commit`.
@@ -97,6 +104,16 @@ class Checkpoints:
             drop(self.folder(old))
         for interrupted in dropped_in(self.path):
             shutil.rmtree(interrupted)
+
+    def adopt(self, iteration: int, other: "Checkpoints") -> None:
+        """Take a committed checkpoint of another folder in one step; hard links avoid copies of the files."""
+        make_folder(self.path, levels=1)
+        unfinished, final = unfinished_folder(self.path, iteration), self.folder(iteration)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(other.folder(iteration), unfinished, copy_function=link_or_copy)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(unfinished, final)
+        flush(self.path)
 
     def verify(self, iteration: int) -> None:
         """Compare a checkpoint's files with their digests.

@@ -117,6 +117,8 @@ METRICS = {
     "perf/<model>_micro_batches": "Forward and backward passes of a model's training on one rank, over all its "
     "optimizer steps; model is `train` or `critic`.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
+    "perf/evaluation_seconds": "Time of an evaluation beside training, from its beginning to its end.",
+    "perf/wait_for_evaluation_seconds": "How long training waited for the end of an evaluation beside it.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/tool_retries": "Attempts of tool calls, of steps in a text environment, or of programs that failed and were "
     "repeated.",

@@ -14,6 +14,8 @@
         checkpoints/iteration-000005/    complete once it has that name: :mod:`embodyflow.record.checkpoints`
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
         stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
+        evaluating/iteration-000005/     checkpoint that is evaluated beside training, until the result is recorded
+        evaluations/iteration-000005/<node>/  rows of an evaluation beside training, until it is recorded
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
         question.json, answer.json       while the run is paused: :mod:`embodyflow.record.answers`
@@ -64,6 +66,8 @@ class RunFolder:
         checkpoints: Checkpoints of the run.
         stages: Rows of iterations that are not committed yet.
         groups: Rows of single groups that are not trained yet.
+        evaluating: Checkpoints that are evaluated beside training.
+        evaluations: Rows of evaluations beside training that are not recorded yet.
         episodes: Recorded episodes.
         metrics: Metrics by iteration.
         ledger_path: File of the ledger.
@@ -78,6 +82,8 @@ class RunFolder:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.stages = StageRows(path / "stages")
         self.groups = GroupRows(path / "stream")
+        self.evaluating = Checkpoints(path / "evaluating")
+        self.evaluations = StageRows(path / "evaluations")
         self.episodes = EpisodeFolders(path / "episodes")
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"
@@ -86,6 +92,10 @@ class RunFolder:
         self.trace_folder, self.trace_path = path / "trace", path / "trace.json"
         self._lock_path = path / ".lock"
         self._held_lock: os.stat_result | None = None
+
+    def checkpoints_of(self, iteration: int) -> Checkpoints:
+        """Return the checkpoints that have the one of an iteration, which may only wait for its evaluation."""
+        return self.checkpoints if self.checkpoints.folder(iteration).exists() else self.evaluating
 
     @classmethod
     def create(cls, config: RunConfig, notes: Mapping[str, str] | None = None) -> "RunFolder":

@@ -41,6 +41,10 @@ class StageRows:
             if index <= iteration - keep or (folder == done and not any(done.glob("*/*"))):
                 shutil.rmtree(folder)
 
+    def remove(self, iteration: int) -> None:
+        """Remove all rows of an iteration."""
+        shutil.rmtree(folder_of(self.path, iteration), ignore_errors=True)
+
     def drop_after(self, iteration: int) -> None:
         """Remove the rows of all later iterations: they were made with weights that no longer exist."""
         for index, folder in folders_in(self.path).items():

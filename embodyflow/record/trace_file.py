@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
 
-ORDER = ("flow", "rollout", "trainer")
+ORDER = ("flow", "rollout", "evaluation", "trainer")
 """First words of the names of processes, in the order in which a viewer shows them; others come last."""
 
 

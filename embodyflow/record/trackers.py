@@ -9,6 +9,9 @@ from PIL import Image
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Array
+from embodyflow.record.metrics_log import EVALUATED
+
+EVALUATED_ITERATION = f"{EVALUATED}iteration"
 
 
 class Tracker(Protocol):
@@ -91,32 +94,44 @@ class WandbTracker:
             dir=str(config.run_dir),
             config=config.model_dump(mode="json"),
         )
+        self._newest = 0
+        self._run.define_metric(f"{EVALUATED}*", step_metric=EVALUATED_ITERATION)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one iteration."""
-        self._run.log(dict(metrics), step=step)
+        self._log(step, metrics)
 
     def log_histogram(self, step: int, name: str, values: Array) -> None:
         """Record the distribution of values."""
         import wandb
 
-        self._run.log({f"{name}/histogram": wandb.Histogram(values)}, step=step)
+        self._log(step, {f"{name}/histogram": wandb.Histogram(values)})
 
     def log_image(self, step: int, name: str, path: Path) -> None:
         """Record a picture."""
         import wandb
 
-        self._run.log({f"{name}/picture": wandb.Image(str(path))}, step=step)
+        self._log(step, {f"{name}/picture": wandb.Image(str(path))})
 
     def log_video(self, step: int, name: str, path: Path) -> None:
         """Record an animation."""
         import wandb
 
-        self._run.log({f"{name}/video": wandb.Video(str(path), format="gif")}, step=step)
+        self._log(step, {f"{name}/video": wandb.Video(str(path), format="gif")})
 
     def close(self) -> None:
         """Flush and close."""
         self._run.finish()
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Record values of a step, or of the newest step if that is later.
+
+        Weights & Biases drops values of an earlier step, such as those of an evaluation beside training. So evaluations
+        are drawn over an axis of their own, which has their iteration.
+        """
+        self._newest = max(self._newest, step)
+        axis = {EVALUATED_ITERATION: step} if any(name.startswith(EVALUATED) for name in values) else {}
+        self._run.log({**values, **axis}, step=self._newest)
 
 
 def check_login() -> None:

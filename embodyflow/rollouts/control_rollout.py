@@ -5,10 +5,10 @@ leaves open are stored on disk, so that a replacement worker, or a repeated iter
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
+from embodyflow.data.rows_file import Journal
 from embodyflow.errors import DamageError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
@@ -115,21 +116,29 @@ class ControlRollout:
         self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
-    def evaluate(self, num_episodes: int) -> Finished:
-        """Play this rank's share of the evaluation episodes with the policy's deterministic actions.
+    def evaluate(self, episodes: Sequence[int], journal: Journal | None = None) -> Finished:
+        """Play evaluation episodes with the policy's deterministic actions.
 
         The episodes have environments of their own, so training episodes continue as if there were no evaluation. The
         initial states are the same in every evaluation of a run, and are drawn by another name than those of training.
 
         Args:
-            num_episodes: Evaluation episodes of all ranks.
+            episodes: Numbers of the episodes, from 0.
+            journal: File that keeps episodes as they end, and may have those of an earlier attempt.
         """
         finished = Finished()
-        for episode in range(self.rank, num_episodes, self.world_size):
+        for table in [] if journal is None else journal.read():
+            piece = cast(Columns, table)
+            finished.returns += piece["returns"].tolist()
+            finished.lengths += piece["lengths"].tolist()
+        for episode in episodes[len(finished.returns) :]:
             seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
             rewards = self._evaluate_episode(seed)
             finished.returns.append(float(np.sum(rewards)))
             finished.lengths.append(len(rewards))
+            if journal is not None:
+                ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
+                journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
         return finished
 
     def _evaluate_episode(self, seed: int) -> list[float]:

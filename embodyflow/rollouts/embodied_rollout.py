@@ -19,6 +19,7 @@ import torch
 from embodyflow.config.embodied import EmbodiedConfig, ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
+from embodyflow.data.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
@@ -131,13 +132,23 @@ class EmbodiedRollout(GroupRollout):
         rows = list(zip(*columns, strict=True))
         return [Episode(row, *rows[row]) for row in first_rows(batch["group_id"])]
 
-    def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> list[Episode]:
-        """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; the mode is ignored."""
+    def is_divisible(self) -> bool:
+        """Return True: the policy's batch has a fixed size, so a row does not depend on the episodes beside it."""
+        return True
+
+    def evaluation_episodes(
+        self, mode: str = "greedy", task: int | None = None, *, share: Share | None = None
+    ) -> list[Episode]:
+        """Return a share of ``evaluation.num_goals`` goals of every task, or of one; the mode is ignored.
+
+        The default is this rank's own share.
+        """
         del mode
+        owns = (share or self.own_share).owns
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         chosen = range(num_goals * num_tasks) if task is None else range(task, num_goals * num_tasks, num_tasks)
         # Ranks take turns within each task, because every rank has environments of every task to keep busy.
-        rows = [row for row in chosen if self._owns(row % num_tasks * num_goals + row // num_tasks)]
+        rows = [row for row in chosen if owns(row % num_tasks * num_goals + row // num_tasks)]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
     def held_out_episodes(self) -> list[Episode]:
@@ -145,14 +156,11 @@ class EmbodiedRollout(GroupRollout):
         assert self.config.warm_start is not None
         number, num_tasks = self.config.warm_start.num_held_out, len(self.config.env.tasks)
         ends = [env.get_wrapper_attr("num_goals")["demo"] for env in self.prototypes]
-        rows = [row for row in range(number * num_tasks) if self._owns(row % num_tasks * number + row // num_tasks)]
+        owns = self.own_share.owns
+        rows = [row for row in range(number * num_tasks) if owns(row % num_tasks * number + row // num_tasks)]
         return [
             Episode(row, row, row, row % num_tasks, ends[row % num_tasks] - number + row // num_tasks) for row in rows
         ]
-
-    def _owns(self, index: int) -> bool:
-        """Return True if the item with this index belongs to this rank; ranks take turns."""
-        return index % self.world_size == self.rank
 
     def play(
         self,
@@ -338,7 +346,7 @@ class EmbodiedRollout(GroupRollout):
             raise ConfigError("warm_start=null: demonstrations need a warm_start")
         num_demos, demos, source = self.config.warm_start.num_demos, [], self._demonstrator(self.config.warm_start)
         for task_id in range(len(self.config.env.tasks)):
-            owned = [number for number in range(num_demos) if self._owns(task_id * num_demos + number)]
+            owned = [number for number in range(num_demos) if self.own_share.owns(task_id * num_demos + number)]
             demos += self._instructed(source, task_id, owned)
         # A rank without demonstrations records one for the names and shapes of the columns.
         examples = demos or self._instructed(source, 0, [0])

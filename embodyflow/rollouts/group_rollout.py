@@ -8,7 +8,7 @@ import torch
 
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric
-from embodyflow.data.partition import consecutive_share
+from embodyflow.data.partition import Share, consecutive_share
 from embodyflow.errors import ConfigError
 from embodyflow.process.determinism import use_deterministic_kernels
 
@@ -74,6 +74,11 @@ class GroupRollout:
         use_deterministic_kernels(config.cluster.device)
         self.rank, self.world_size = rank, world_size
         self._advantage = config.algorithm.advantage
+
+    @property
+    def own_share(self) -> Share:
+        """This rank's share of evaluations and demonstrations."""
+        return Share(self.rank, self.world_size)
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of recovered faults since the last call."""

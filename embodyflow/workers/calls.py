@@ -39,6 +39,7 @@ class NodeWork:
         next_stage: Folder of the same node in the next iteration, for rows left over.
         policy_version: Version of the weights that rollout workers act with; ``None`` is the newest.
         segment: Segment that it samples; ``None`` for a node that runs once.
+        in_parts: Whether it plays its rows part by part before it runs, and other nodes take turns with the parts.
     """
 
     node_id: str
@@ -55,6 +56,7 @@ class NodeWork:
     next_stage: str | None = None
     policy_version: int | None = None
     segment: Segment | None = None
+    in_parts: bool = False
 
 
 @dataclass(frozen=True)

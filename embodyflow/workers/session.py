@@ -44,6 +44,7 @@ class Session:
         self.weights_digest = ""
         self._groups, self._buffers = groups, buffers
         self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
+        self._held: dict[int, str] = {}  # digests of versions that are kept until they are released
         self._acting = Counter[int]()  # number of single groups that a version plays
         self._stream = 0
 
@@ -75,7 +76,7 @@ class Session:
                 parents=tuple(ranks[rank] for ranks in inputs),
                 passes_rows_on=rank % per_copy == 0,
                 # A node without a model runs beside others, so it must not swap weights under them.
-                weights=weights if role == "rollout" and work.needs_model else None,
+                weights=weights if role != "trainer" and work.needs_model else None,
                 policy_version=version,
                 # Only the trainer has hashes of its weights, and only nodes with its model can change them.
                 checks_weights=work.only_forward_compute and work.needs_model and role == "trainer",
@@ -162,6 +163,7 @@ class Session:
         await self.record_clocks()
         await self.free("weights/")
         self._weights.clear()
+        self._held.clear()
 
     async def record_clocks(self) -> None:
         """Record in the trace how far the ranks' clocks are from this process's, if there is a trace."""
@@ -184,11 +186,34 @@ class Session:
             answers = await self._groups["trainer"].call("publish_weights", version)
         self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
-        kept = range(version - self.config.rollout.max_staleness, version + 1)
+        await self._free_old_weights()
+        return self.weights_digest
+
+    def hold(self, version: int) -> None:
+        """Keep the newest published weights until :meth:`release`, however many versions follow.
+
+        Args:
+            version: Their version, which may be held already.
+        """
+        if version not in self._held:
+            assert version == self.policy_version, f"version {version} is not the newest, {self.policy_version}"
+            self._held[version] = self.weights_digest
+
+    def held_digest(self, version: int) -> str | None:
+        """Return the SHA-256 of weights that are held; ``None`` for other versions."""
+        return self._held.get(version)
+
+    async def release(self, version: int) -> None:
+        """Free weights that were held, unless rollouts may still act with them."""
+        self._held.pop(version, None)
+        await self._free_old_weights()
+
+    async def _free_old_weights(self) -> None:
+        newest = self.policy_version
+        kept = {*range(newest - self.config.rollout.max_staleness, newest + 1), *self._held}
         for other in [each for each in self._weights if each not in kept and not self._acting[each]]:
             del self._weights[other]
             await self.free(f"weights/{other}/")
-        return self.weights_digest
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""

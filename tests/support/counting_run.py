@@ -16,9 +16,11 @@ from embodyflow.config import RunConfig
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
+from embodyflow.orchestration.display import progress_log
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training
 from embodyflow.orchestration.run.lookahead import Lookahead
+from embodyflow.orchestration.run.open_run import evaluations_of
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.ledger import Ledger
@@ -36,14 +38,15 @@ def leave_flows(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         pass
 
-    async def evaluate(run: Any, index: int) -> None:
-        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
+    async def evaluate(run: Any, index: int, lane: object) -> dict[str, float]:
+        return {"eval/greedy_success_rate": 0.5}
 
-    for module in (nodes, recovery, stages):
+    for module in (nodes, recovery, stages, progress_log):
         patch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
     patch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
     patch.setattr(recovery, "record_processes", nothing)
     patch.setattr(training, "report_progress", lambda run, index: None)
+    patch.setattr(training, "log_progress", lambda *_: None)
     patch.setattr(evaluation, "evaluate", evaluate)
     patch.setattr(Ranks, "mend", nothing, raising=False)
 
@@ -55,6 +58,7 @@ class Ranks:
         self.state: dict[str, Any] = {"updates": 0, "rows": ""}
         self.weights_digest, self.policy_version = "", 0
         self._published: dict[int, str] = {}
+        self.held: dict[int, str] = {}
 
     async def run_node(self, work: NodeWork, parents: object) -> NodeReport:
         call = NodeCall(work, seed=0)
@@ -102,6 +106,17 @@ class Ranks:
         await asyncio.sleep(0)
         return self.weights_digest
 
+    def hold(self, version: int) -> None:
+        if version not in self.held:
+            assert version == self.policy_version, "only the newest weights are there"
+            self.held[version] = self.weights_digest
+
+    def held_digest(self, version: int) -> str | None:
+        return self.held.get(version)
+
+    async def release(self, version: int) -> None:
+        del self.held[version]
+
     async def save(self, folder: Path, *, whole: bool) -> None:
         for name, value in self.state.items():
             (folder / name).mkdir()
@@ -133,6 +148,7 @@ def run_in(folder: RunFolder, config: RunConfig) -> Any:
         stages=kept,
         turns=turns,
         rollouts=WholeIterations(session),  # type: ignore[arg-type]
+        evaluations=evaluations_of(config),
     )
 
 
@@ -158,6 +174,7 @@ async def run_after(run: Any, last: int) -> None:
     lookahead = Lookahead(partial(training._run_in_turn, run), run.turns.max_staleness, iterations)
     for index in range(last, iterations + 1):
         await recovery.with_recovery(run, f"iteration {index}", partial(training._run_until, run, lookahead, index))
+    await recovery.with_recovery(run, "the evaluations", run.evaluations.finish)
     await run.stages.drain()
 
 

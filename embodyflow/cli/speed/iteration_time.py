@@ -94,7 +94,7 @@ def iteration_time(records: Records, graph: TaskGraph, config: RunConfig) -> Ite
         rollout=rollout,
         training=max(whole - rollout, 0.0),
         commit=_median(kept, "perf/commit_seconds"),
-        evaluation=_evaluation(records) / len(timed),
+        evaluation=_evaluation(records, config) / len(timed),
         nodes=nodes,
         path=path,
         rollout_path=[node for node in path if node in free],
@@ -110,11 +110,13 @@ def _median(records: Records, name: str) -> float:
     return median(values) if values else 0.0
 
 
-def _evaluation(records: Records) -> float:
-    """Return the seconds of all evaluations between iterations."""
+def _evaluation(records: Records, config: RunConfig) -> float:
+    """Return the seconds that training stood still for evaluations, without the first and the last."""
     last = max(record["iteration"] for record in records)
     lines = [record for record in records if 0 < record["iteration"] < last]
-    return sum(float(line.get(name, 0.0)) for line in lines for name in EVALUATIONS)
+    is_beside = config.evaluation is not None and config.evaluation.beside
+    names = ("perf/wait_for_evaluation_seconds",) if is_beside else EVALUATIONS
+    return sum(float(line.get(name, 0.0)) for line in lines for name in names)
 
 
 def _imbalance(

@@ -8,33 +8,34 @@ from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.display.report import Section
 from embodyflow.orchestration.display.videos import animation
-from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.evaluation.lanes import InTurn, Lane
+from embodyflow.orchestration.run.nodes import Run
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 
 
 async def draw_evaluation(run: Run, task: str, report: NodeReport) -> None:
     """Draw the episodes of one task of an evaluation."""
-    await _draw(run, 0, task, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
+    await _draw(run, InTurn(), 0, task, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
 
 
-async def draw_training(run: Run, index: int) -> None:
+async def draw_training(run: Run, index: int, lane: Lane) -> None:
     """Draw the training episodes of an iteration if the run has kept them."""
     await run.stages.drain()
     folder = run.folder.episodes.kept().get(index)
     if folder is not None:
         kept = {"split": "train", "episodes": str(folder.absolute())}
-        await _draw(run, index, "training", "episodes", kept, [])
+        await _draw(run, lane, index, "training", "episodes", kept, [])
 
 
 async def _draw(
-    run: Run, index: int, title: str, name: str, config: dict[str, Any], parents: Sequence[NodeReport]
+    run: Run, lane: Lane, index: int, title: str, name: str, config: dict[str, Any], parents: Sequence[NodeReport]
 ) -> None:
     path = run.folder.subfolder("plots") / f"{name}.png"
     video = run.folder.subfolder("videos") / f"{name}.gif"
     config = {**config, "path": str(path.absolute()), "animation": str(video.absolute())}
     work = NodeWork("contact_sheet", "tasks:contact_sheet", "rollout", 0, config, layout=Layout.REPLICATE)
-    problem = (await submit_node(work, parents)).info["problem"]
+    problem = (await lane.run(work, parents)).info["problem"]
     if problem:
         get_run_logger().warning("no contact sheet of episodes: %s", problem)
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prefect.logging import get_run_logger
 
@@ -11,8 +12,9 @@ from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.display.reporting import report_video, video_path
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
+from embodyflow.orchestration.evaluation.lanes import Lane
 from embodyflow.orchestration.run.iteration import unrestorable_metrics
-from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.run.nodes import Run
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeReport, NodeWork
 
@@ -20,15 +22,20 @@ MODES = ("greedy", "sampled")
 NUM_FILMED = 4
 
 
-async def evaluate(run: Run, index: int) -> dict[str, float]:
-    """Evaluate greedily and sampled; record success rates with Wilson intervals, and examples if there are any."""
-    run.folder.write_status("evaluate", index, run.config.iterations)
+async def evaluate(run: Run, index: int, lane: Lane) -> dict[str, Any]:
+    """Evaluate greedily and sampled; return success rates with Wilson intervals, and record examples if there are any.
+
+    Args:
+        run: Run that trained the policy.
+        index: Index of the iteration that the policy is evaluated after.
+        lane: Plays the episodes.
+    """
     reports = [
-        await submit_node(NodeWork(f"evaluate_{mode}", "tasks:evaluate_policy", "rollout", index, {"mode": mode}))
+        await lane.play(NodeWork(f"evaluate_{mode}", "tasks:evaluate_policy", "rollout", index, {"mode": mode}))
         for mode in MODES
     ]
     merged = merge_metrics(report.metrics for report in reports)
-    metrics = to_floats(merged)
+    metrics: dict[str, Any] = to_floats(merged)
     for mode in MODES:
         rate = merged[f"eval/{mode}_success_rate"]
         low, high = wilson_interval(round(rate.value * rate.weight), rate.weight)
@@ -43,10 +50,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     if examples:
         run.folder.write_examples(index, examples)
         run.artifacts.put_table("examples", examples, f"examples after iteration {index}")
-    run.folder.metrics.append({"iteration": index, **metrics, **({"solved_at_reset": solved} if solved else {})})
-    for tracker in run.trackers:
-        tracker.log(index, metrics)
-    return metrics
+    return metrics | ({"solved_at_reset": solved} if solved else {})
 
 
 def _solved_at_reset(run: Run, reports: Sequence[NodeReport]) -> list[str] | None:
@@ -71,7 +75,7 @@ def solved_goals(config: RunConfig, reports: Sequence[NodeReport]) -> dict[str, 
     return found
 
 
-async def film(run: Run, index: int) -> None:
+async def film(run: Run, index: int, lane: Lane) -> None:
     """Record a video of episodes and draw training episodes, if this machine can render.
 
     The video gets its name last, so that its presence means that everything is done. If rendering is not possible, a
@@ -80,8 +84,8 @@ async def film(run: Run, index: int) -> None:
     path = video_path(run, index)
     aside = path.with_name(f".{path.name}")
     config = {"path": str(aside.absolute()), "num_episodes": NUM_FILMED}
-    report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
-    await draw_training(run, index)
+    report = await lane.run(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
+    await draw_training(run, index, lane)
     if problem := report.info["problem"]:
         get_run_logger().warning("no episode video: %s", problem)
         write_atomically(_reason_path(path), f"{problem}\n")

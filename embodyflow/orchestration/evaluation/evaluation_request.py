@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config, validate_config
+from embodyflow.config.run import EvaluationConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
 from embodyflow.orchestration.request.request import split_word
@@ -104,7 +105,9 @@ def check_evaluation(request: EvaluationRequest) -> tuple[RunConfig, EvaluatedPo
     run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
     # A run that was not evaluated in training has evaluation=null.
     values = config.model_dump()
-    config = type(config).model_validate(values | {"run_id": run_id, "evaluation": values["evaluation"] or {}})
+    plain = {"beside": False, "own_worker": False, "rows_per_part": EvaluationConfig().rows_per_part}
+    evaluation = (values["evaluation"] or {}) | plain  # nothing is trained beside it
+    config = type(config).model_validate(values | {"run_id": run_id, "evaluation": evaluation})
     _check_folder(config)
     if (pinned := pinned_iteration(config.run_dir)) is not None:
         policy = EvaluatedPolicy(path, pinned)

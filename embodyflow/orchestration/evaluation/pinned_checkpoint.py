@@ -3,7 +3,6 @@
 A run that is still training may commit newer checkpoints and remove old ones at any time.
 """
 
-import os
 import shutil
 from pathlib import Path
 
@@ -42,9 +41,10 @@ def pin_checkpoint(folder: RunFolder, trained: RunFolder, iteration: int) -> Non
     unpin_checkpoint(folder)
     aside = RunFolder(folder.path / ".evaluated")
     shutil.rmtree(aside.path, ignore_errors=True)
+    aside.path.mkdir()
     try:
         for each in {0, iteration}:
-            shutil.copytree(trained.checkpoints.folder(each), aside.checkpoints.folder(each), copy_function=_link)
+            aside.checkpoints.adopt(each, trained.checkpoints)
             for name in aside.checkpoints.facts(each)["files"]:
                 (aside.checkpoints.folder(each) / name).stat()
     except OSError as error:  # missing, or removed at this moment
@@ -58,10 +58,3 @@ def pin_checkpoint(folder: RunFolder, trained: RunFolder, iteration: int) -> Non
 def unpin_checkpoint(folder: RunFolder) -> None:
     """Remove the pinned checkpoints."""
     shutil.rmtree(pinned_run(folder).path, ignore_errors=True)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # on another file system, or owned by another user
-        shutil.copy2(source, target)

@@ -39,7 +39,8 @@ async def iteration(index: int) -> dict[str, float]:
     """
     run = CURRENT_RUN.get()
     following = index + 1 + run.turns.max_staleness  # the iteration that starts when this one finishes
-    at_once = following <= run.config.iterations and not run.config.evaluates_after(index)
+    stops = run.config.evaluates_after(index) and not run.config.evaluates_beside(index)
+    at_once = following <= run.config.iterations and not stops
     if at_once:
         run.iterations.announce(following)
     metrics, digests = await run_nodes(index, submit_node)
@@ -151,7 +152,9 @@ def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[st
         "digests": dict(digests or {}),
         **unrestorable_metrics(run),
     }
-    run.stages.commit(index, facts if metrics is None else facts | {"metrics": lasting_metrics(metrics)})
+    if metrics is not None:
+        facts["metrics"] = lasting_metrics(metrics)
+    run.stages.commit(index, facts, is_evaluated=run.config.evaluates_beside(index))
 
 
 async def _save(run: Run, index: int) -> None:

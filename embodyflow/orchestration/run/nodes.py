@@ -18,6 +18,8 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import Artifacts
+from embodyflow.orchestration.run.evaluations import Evaluations
+from embodyflow.orchestration.run.parts import run_in_parts
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.rollouts import Rollouts
 from embodyflow.orchestration.run.turns import Turns
@@ -43,6 +45,7 @@ class Run:
         artifacts: Artifacts in the Prefect UI.
         turns: Order of the iterations in flight.
         rollouts: Source of the iterations' rollouts.
+        evaluations: Evaluations of the versions that are due.
     """
 
     session: Session
@@ -54,6 +57,7 @@ class Run:
     artifacts: Artifacts
     turns: Turns
     rollouts: Rollouts
+    evaluations: "Evaluations[Run]"
 
     @property
     def config(self) -> RunConfig:
@@ -110,6 +114,8 @@ async def _report_of(work: NodeWork, parents: Sequence[NodeReport]) -> NodeRepor
     if kept is not None:
         get_run_logger().info("%s was done before: %d rows read from disk", work.node_id, kept.num_rows)
         return kept
+    if work.in_parts:
+        return await run_in_parts(run.rollouts.run_node, work)
     report = await run.rollouts.run_node(work, parents)
     if work.stage is not None and report.shards:  # some nodes pass no rows on
         run.stages.keep(work, report)

@@ -8,8 +8,11 @@ from embodyflow.config import RunConfig
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import open_artifacts
+from embodyflow.orchestration.evaluation.beside_training import BesideTraining
+from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.health.roll_back import with_roll_backs
 from embodyflow.orchestration.run.cluster import ray_cluster
+from embodyflow.orchestration.run.evaluations import Evaluations
 from embodyflow.orchestration.run.iteration import iteration
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.recovery import record_processes
@@ -55,7 +58,10 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                 try:
                     turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)
                     rollouts = _rollouts_of(config, graph, session, stages, folder, turns)
-                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts, turns, rollouts)
+                    evaluations = evaluations_of(config)
+                    run = Run(
+                        *(session, folder, trackers, graph, iterations, stages, artifacts, turns, rollouts, evaluations)
+                    )
                     CURRENT_RUN.set(run)
                     await record_processes(run)
                     yield run
@@ -73,6 +79,12 @@ def _rollouts_of(
         return WholeIterations(session)
     assert isinstance(config, GroupedConfig)
     return Stream(config, session, stages, folder.groups, turns, generating_node(graph))
+
+
+def evaluations_of(config: RunConfig) -> Evaluations[Run]:
+    """Return the place of the run's evaluations."""
+    is_beside = config.evaluation is not None and config.evaluation.beside
+    return BesideTraining() if is_beside else BetweenIterations()
 
 
 def _after_loss(folder: RunFolder) -> str:

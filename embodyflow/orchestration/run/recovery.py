@@ -7,7 +7,7 @@ retried, since they would only repeat: they end the run, and its last commit sta
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from prefect.logging import get_run_logger
@@ -51,6 +51,7 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 async def recover(run: Run) -> None:
     """Replace lost workers, and restore workers and folder to the last commit."""
     with span("recover", "run", track="phases"):
+        await run.evaluations.stop()
         await run.rollouts.stop()
         await run.stages.drain()
         await run.session.mend()
@@ -74,8 +75,12 @@ async def restore(run: Run) -> int:
     finish_roll_back(run)
     last = newest_intact_commit(run)
     await run.session.load_reference(run.folder.checkpoints.folder(0))
-    for version in _rollout_versions_after(last, run):
+    evaluated = run.evaluations.pending(run, last)
+    for version in sorted({*evaluated, *_rollout_versions_after(last, run)}):
         await _restore_and_publish(version, run)
+        if version in evaluated:
+            run.session.hold(version)
+    _forget_evaluations(run, evaluated, last)
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
@@ -103,6 +108,13 @@ def finish_roll_back(run: Run) -> None:
     run.folder.stages.drop_after(last + 1 + run.turns.max_staleness)
 
 
+def _forget_evaluations(run: Run, needed: Sequence[int], last: int) -> None:
+    """Remove checkpoints that no evaluation needs, and rows of weights that may be trained otherwise this time."""
+    run.folder.evaluations.drop_after(last)
+    for iteration in set(run.folder.evaluating.committed()) - set(needed):
+        run.folder.evaluating.drop(iteration)
+
+
 def _drop_uncommitted_segments(index: int, last: int, run: Run) -> None:
     """Drop what an iteration's rollout sampled with versions after ``last``, which are not on disk."""
     versions = run.turns.rollout_versions(index)
@@ -117,27 +129,28 @@ def _rollout_versions_after(iteration: int, run: Run) -> range:
 
 async def _restore_and_publish(version: int, run: Run) -> None:
     """Restore the trainer from a checkpoint and publish its weights."""
-    await run.session.restore(run.folder.checkpoints.folder(version))
+    checkpoints = run.folder.checkpoints_of(version)
+    await run.session.restore(checkpoints.folder(version))
     digest = await run.session.publish_weights(version)
-    if digest != run.folder.checkpoints.facts(version)["weights_digest"]:
+    if digest != checkpoints.facts(version)["weights_digest"]:
         raise RuntimeError(
-            f"checkpoint {run.folder.checkpoints.folder(version)}: its weights have digest {digest[:12]}, not the "
-            "recorded one"
+            f"checkpoint {checkpoints.folder(version)}: its weights have digest {digest[:12]}, not the recorded one"
         )
 
 
 def newest_intact_commit(run: Run) -> int:
     """Return the last committed iteration from which the run can continue; drop damaged commits after it.
 
-    Its own checkpoint is intact, and so are those of the versions that the next rollouts use.
+    Its own checkpoint is intact, and so are those of the versions that the next rollouts and evaluations use.
     """
     run.folder.checkpoints.verify(0)  # the reference policy, which nothing can replace
     while True:
         committed = run.folder.checkpoints.committed()
         try:
-            for version in reversed(_rollout_versions_after(committed[-1], run)):
+            evaluated = run.evaluations.pending(run, committed[-1])
+            for version in sorted({*evaluated, *_rollout_versions_after(committed[-1], run)}, reverse=True):
                 damaged = version
-                run.folder.checkpoints.verify(version)
+                run.folder.checkpoints_of(version).verify(version)
         except DamageError as error:
             get_run_logger().warning("%s: the run returns to an earlier commit", error)
             for iteration in [each for each in committed if each >= damaged]:

@@ -87,15 +87,20 @@ class Stages:
         """Start to flush the node's rows and then to append its report to the ledger."""
         self._writes.append(asyncio.create_task(self._keep(work, report)))
 
-    def commit(self, iteration: int, facts: dict[str, Any]) -> None:
+    def commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool = False) -> None:
         """Start to commit a checkpoint whose files are written.
 
         Args:
             iteration: Index of the iteration.
             facts: Facts to store with it: ``policy_version``, ``weights_digest``, the ``digests`` of nodes' rows and,
                 if there are any, the number of unrestorable tasks.
+            is_evaluated: Whether the checkpoint is evaluated beside training, and so stays until that is done.
         """
-        self._writes.append(asyncio.create_task(self._commit(iteration, facts)))
+        self._writes.append(asyncio.create_task(self._commit(iteration, facts, is_evaluated=is_evaluated)))
+
+    def forget_evaluation(self, iteration: int) -> None:
+        """Start to remove what the recorded evaluation after an iteration no longer needs, once that is committed."""
+        self._writes.append(asyncio.create_task(self._forget_evaluation(iteration)))
 
     async def drain(self) -> None:
         """Wait until all pending writes are on disk.
@@ -149,6 +154,11 @@ class Stages:
             if not _is_same(self.ledger.newest("evaluation", iteration), facts):
                 await asyncio.to_thread(self.ledger.append, "evaluation", iteration, facts)
 
+    def is_evaluated(self, iteration: int, weights_digest: str) -> bool:
+        """Return True if the ledger has the evaluation of an iteration with these weights."""
+        facts = self._ledger.newest("evaluation", iteration)
+        return facts is not None and facts["weights_digest"] == weights_digest
+
     async def restore_metrics(self, iteration: int) -> None:
         """Remove the metrics of later iterations; rebuild those that differ from the ledger, and log a warning."""
         async with self._lock:
@@ -160,11 +170,19 @@ class Stages:
                 ", ".join(map(str, differing)),
             )
 
-    async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
+    async def _commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool) -> None:
         async with self._lock:
             with span("flush checkpoint", "disk", track="disk", iteration=iteration):
                 await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
+                if is_evaluated:
+                    await asyncio.to_thread(self._folder.evaluating.adopt, iteration, self._folder.checkpoints)
         await self.record_commit(iteration, facts)
+
+    async def _forget_evaluation(self, iteration: int) -> None:
+        async with self._lock:  # which the commit asked for earlier
+            await asyncio.to_thread(self._folder.evaluations.remove, iteration)
+            if iteration in self._folder.evaluating.committed():
+                await asyncio.to_thread(self._folder.evaluating.drop, iteration)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
         folder = self._folder.stages.folder(work.iteration, work.node_id)

@@ -1,6 +1,5 @@
 """The lifecycle of a training run. It is the same for every algorithm; algorithms differ in their graphs."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -9,8 +8,8 @@ from prefect.logging import get_run_logger
 from embodyflow.config import RunConfig
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.health.examination import Alarm
+from embodyflow.orchestration.display.progress_log import log_progress
 from embodyflow.orchestration.display.reporting import report_end, report_progress, report_start, warn_of_unrestorable
-from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
 from embodyflow.orchestration.health.alarms import act_on_alarms, act_on_failure
 from embodyflow.orchestration.health.roll_back import RollBackNeeded, roll_back
 from embodyflow.orchestration.request.request import (
@@ -32,9 +31,7 @@ from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
 from embodyflow.process.tracing import span
 from embodyflow.record.model_card import write_model_card
-from embodyflow.record.progress_line import progress_line
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
-from embodyflow.references import resolve
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -116,6 +113,7 @@ async def _run_iterations(run: Run, first: int) -> Alarm | None:
         return needed[0].alarm
     finally:
         await lookahead.stop()
+        await run.evaluations.stop()
         await run.rollouts.stop()
     return None
 
@@ -131,13 +129,13 @@ async def _start(run: Run, *, resumed: bool) -> int:
 
 
 async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
-    """Run whatever is left until an iteration is finished and, if due, evaluated.
+    """Run whatever is left until an iteration is finished.
 
     Usually that is the iteration itself. After a recovery it is everything since the restored commit, which is an
     earlier one than the last if that has a damaged checkpoint.
     """
     after = run.turns.last_finished
-    await _evaluate_if_due(run, after)
+    await run.evaluations.resume(run, after)
     if run.turns.is_restored:
         await act_on_alarms(run, after)
     await lookahead.run_until(index, after)
@@ -147,9 +145,9 @@ async def _run_in_turn(run: Run, index: int) -> None:
     await run.turns.wait_to_roll_out(index)
     with span(f"iteration {index}", "iteration", track="iterations", iteration=index, run=str(run.config.run_id)):
         metrics = await _run_watched(run, index)
-        _log_progress(run, index, metrics)
+        log_progress(run, index, metrics)
         report_progress(run, index)
-        await _evaluate_if_due(run, index)
+        await run.evaluations.after(run, index)
         await act_on_alarms(run, index, metrics)
         run.turns.mark_finished(index)
 
@@ -164,31 +162,12 @@ async def _run_watched(run: Run, index: int) -> dict[str, float]:
 
 
 async def _export(run: Run, lookahead: Lookahead) -> None:
-    """Export the policy to the run's folder ``policy``."""
+    """Export the policy to the run's folder ``policy``, and wait for the evaluations beside training."""
     await _run_until(run, lookahead, run.config.iterations)
     run.folder.require_present()
     with span("export", "run", track="phases"):
         await run.session.export("save_pretrained", run.folder.path / "policy")
-
-
-async def _evaluate_if_due(run: Run, index: int) -> None:
-    if not run.config.evaluates_after(index):
-        return
-    if run.folder.metrics.evaluation(index) is None:
-        await resolve(run.config.evaluator)(run, index)
-        _log_progress(run, index, run.folder.metrics.evaluation(index) or {})
-    # Also if the process that evaluated was killed before this line.
-    await run.stages.record_evaluation(index, run.session.weights_digest)
-    if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
-        await film(run, index)
-    run.folder.write_status("train", index, run.config.iterations)
-
-
-def _log_progress(run: Run, index: int, metrics: Mapping[str, Any]) -> None:
-    """Log a line of metrics in a few words, which is all that ``prefect deployment run --watch`` shows of it."""
-    record = {**metrics, "iteration": index}
-    if (line := progress_line(record, run.config.headline, run.config.iterations)) is not None:
-        get_run_logger().info("%s", line)
+    await run.evaluations.finish()
 
 
 async def _begin(run: Run) -> int:

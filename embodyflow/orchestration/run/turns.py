@@ -21,7 +21,7 @@ class Turns:
     """Lets the iterations of a run proceed in order.
 
     An iteration is rolled out once the nodes that do not depend on the trainer are done. It is finished once it is
-    committed and, if due, evaluated.
+    committed and the evaluation that training waits for, if any, is recorded.
 
     Args:
         max_staleness: How many versions rollouts may lag behind the trainer. With 0 an iteration waits until the one

@@ -16,12 +16,13 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.padding import pad_lists, to_padded, to_ragged
+from embodyflow.data.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.data.tables import concatenate
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.generation.engines import build_generation_engine
-from embodyflow.generation.interface import Completion, GenerationEngine, Request, Sampling
+from embodyflow.generation.interface import Completion, ConversationEngine, GenerationEngine, Request, Sampling
 from embodyflow.generation.probe import PREFIX, compare, probe_sequences
 from embodyflow.policies.causal_lm.modeling_causal_lm import (
     build_model,
@@ -136,14 +137,18 @@ class LanguageRollout(GroupRollout):
         rows = list(zip(*columns, strict=True))
         return [Question(row, *rows[row]) for row in first_rows(batch["group_id"])]
 
-    def evaluation_episodes(self, mode: str = "greedy") -> list[Question]:
-        """Return this rank's share of the first ``evaluation.num_prompts`` validation prompts.
+    def is_divisible(self) -> bool:
+        """Return True if a response does not depend on the responses beside it, to the last bit of its log-probs."""
+        return isinstance(self._engine, ConversationEngine) and self._engine.is_batch_invariant()
+
+    def evaluation_episodes(self, mode: str = "greedy", *, share: Share | None = None) -> list[Question]:
+        """Return a share of the first ``evaluation.num_prompts`` validation prompts; the default is this rank's own.
 
         In the mode ``sampled`` each prompt occurs ``evaluation.num_samples`` times.
         """
-        evaluation = self.config.evaluation
+        evaluation, share = self.config.evaluation, share or self.own_share
         times = evaluation.num_samples if mode == "sampled" else 1
-        indices = range(self.rank, evaluation.num_prompts, self.world_size)
+        indices = range(share.index, evaluation.num_prompts, share.count)
         rows = [(index * times + sibling, index) for index in indices for sibling in range(times)]
         return [Question(row, row, index, index) for row, index in rows]
 

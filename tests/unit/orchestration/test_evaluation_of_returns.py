@@ -11,7 +11,7 @@ import pytest
 import tasks
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.confidence_intervals import mean_interval
-from embodyflow.orchestration.evaluation import returns
+from embodyflow.orchestration.evaluation import lanes, returns
 from embodyflow.orchestration.evaluation.evaluation_request import EvaluatedPolicy
 from embodyflow.orchestration.evaluation.evaluation_run import evaluation_lines
 from embodyflow.rollouts.control_rollout import ControlRollout
@@ -23,12 +23,12 @@ def test_returns_have_their_interval_in_the_result_and_in_the_output(monkeypatch
     engine = ControlRollout(config, 0, 1)
 
     async def play(work: Any) -> Any:
-        return SimpleNamespace(metrics=tasks.evaluate_returns(None, worker=engine).metrics)
+        return SimpleNamespace(metrics=tasks.evaluate_returns(None, worker=engine, call=None).metrics)
 
-    monkeypatch.setattr(returns, "submit_node", play)
+    monkeypatch.setattr(lanes, "submit_node", play)
     run: Any = SimpleNamespace(config=config)
     result = asyncio.run(returns.evaluate_policy(run, EvaluatedPolicy(Path("arm"), 3)))
-    played = engine.evaluate(6)
+    played = engine.evaluate(range(6))
     engine.close()
     mean, deviation = float(np.mean(played.returns)), float(np.std(played.returns, ddof=1))
     low, high = mean_interval(mean, deviation, 6)

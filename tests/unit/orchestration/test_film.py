@@ -12,9 +12,9 @@ from counting_run import run_in
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.display import progress_log
 from embodyflow.orchestration.display.report import Section
-from embodyflow.orchestration.evaluation import evaluation
-from embodyflow.orchestration.run import training
+from embodyflow.orchestration.evaluation import evaluation, lanes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeWork
 
@@ -28,11 +28,11 @@ class Studio:
         self._failing, self._problem = failing, problem
         self.done: list[str] = []
 
-    async def evaluate(self, run: Any, index: int) -> None:
+    async def evaluate(self, run: Any, index: int, lane: object) -> dict[str, float]:
         self.done.append("evaluated")
-        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
+        return {"eval/greedy_success_rate": 0.5}
 
-    async def submit(self, work: NodeWork) -> SimpleNamespace:
+    async def submit(self, work: NodeWork, parents: object = ()) -> SimpleNamespace:
         self.done.append("filmed")
         path = Path(work.config["path"])
         if self._problem is None:
@@ -42,7 +42,7 @@ class Studio:
             path.write_text("a film")
         return SimpleNamespace(info={"problem": self._problem})
 
-    async def draw(self, run: Any, index: int) -> None:
+    async def draw(self, run: Any, index: int, lane: object) -> None:
         self.done.append("drawn")
         self._fail_at("drawing")
 
@@ -72,14 +72,14 @@ def test_a_film_that_failed_is_retried_and_made_once(
     run.artifacts = SimpleNamespace(put_section=lambda section, content, part="": shown.append(section))
     run.trackers = [SimpleNamespace(log_video=lambda *words: logged.append(words))]
     monkeypatch.setattr(evaluation, "evaluate", studio.evaluate)
-    monkeypatch.setattr(evaluation, "submit_node", studio.submit)
+    monkeypatch.setattr(lanes, "submit_node", studio.submit)
     monkeypatch.setattr(evaluation, "draw_training", studio.draw)
-    for module in (evaluation, training):
+    for module in (evaluation, progress_log):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("film"))
     with pytest.raises(WorkerLostError):
-        asyncio.run(training._evaluate_if_due(run, 0))
+        asyncio.run(run.evaluations.after(run, 0))
     for _ in range(2):
-        asyncio.run(training._evaluate_if_due(run, 0))
+        asyncio.run(run.evaluations.after(run, 0))
     assert studio.done == done
     held = {"iteration-000000.gif": "a film"} if problem is None else {"iteration-000000.txt": f"{problem}\n"}
     film = run.folder.subfolder("videos") / "iteration-000000.gif"

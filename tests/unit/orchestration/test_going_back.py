@@ -13,6 +13,7 @@ from counting_run import begin, iterate, rows_of, run_after, run_in
 from embodyflow.config import RunConfig
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.display import progress_log
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import nodes, recovery, stages, training
 from embodyflow.record.checkpoints import Checkpoints
@@ -25,18 +26,19 @@ Disturb = Callable[[Any, int], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (nodes, recovery, stages):
+    for module in (nodes, recovery, stages, progress_log):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("going back"))
     monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(training, "report_progress", lambda run, index: None)
+    monkeypatch.setattr(training, "log_progress", lambda *_: None)
 
 
 async def nothing(*_: object) -> None:
     pass
 
 
-async def evaluate(run: Any, index: int) -> None:
-    run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
+async def evaluate(run: Any, index: int, lane: object) -> dict[str, float]:
+    return {"eval/greedy_success_rate": 0.5}
 
 
 def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str) -> RunConfig:
@@ -54,7 +56,6 @@ def new_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
         await iterate(run, index)
 
     monkeypatch.setattr(training, "run_iteration", run_iteration)
-    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
     monkeypatch.setattr(recovery, "record_processes", nothing)
     return run

@@ -15,6 +15,7 @@ from embodyflow.errors import (
     ShardLostError,
     WorkerLostError,
 )
+from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.run import recovery
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.run_folder import RunFolder
@@ -89,7 +90,7 @@ def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:
     for iteration in range(4):
         (folder.checkpoints.begin(iteration) / "state").write_text(f"weights {iteration}")
         folder.checkpoints.commit(iteration, {}, keep=9)
-    run: Any = SimpleNamespace(folder=folder, turns=Turns(0))
+    run: Any = SimpleNamespace(folder=folder, turns=Turns(0), evaluations=BetweenIterations())
     assert recovery.newest_intact_commit(run) == 3
     (folder.checkpoints.folder(3) / "state").write_text("weights 4")
     (folder.checkpoints.folder(2) / "state").unlink()

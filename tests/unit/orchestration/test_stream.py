@@ -91,7 +91,6 @@ def row_of(ticket: Ticket, weights: str) -> str:
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_flows(monkeypatch)
     monkeypatch.setattr(training, "run_iteration", iterate)
-    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
 
 
 def config_of(root: Path, run_id: str, *words: str) -> LanguageConfig:

@@ -316,7 +316,6 @@ def outcome_of(
         return await finish(run, 0)
 
     monkeypatch.setattr(training, "run_iteration", run_iteration)
-    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
     outcome = asyncio.run(whole())
     assert not fails_at or not waiting
     return outcome

@@ -91,3 +91,20 @@ def test_wandb_gets_the_runs_name_folder_and_metrics(
     [records] = config.run_dir.glob("wandb/offline-run-*/run-tiny.wandb")
     names = (b"reward/score", b"eval/greedy_success_rate")
     assert eventually(lambda: all(name in records.read_bytes() for name in names))  # its own process writes the file
+
+
+def test_wandb_keeps_an_evaluation_that_ends_after_later_iterations(
+    tiny_config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    config = tiny_config(f"run_root={tmp_path}", "run_id=late", "tracking.wandb=offline")
+    config.run_dir.mkdir()
+    [tracker] = open_trackers(config)
+    tracker.log(5, {"reward/score": 0.25})
+    tracker.log(3, {"eval/greedy_success_rate": 0.5})
+    tracker.log(6, {"reward/score": 0.5})
+    tracker.close()
+    [records] = config.run_dir.glob("wandb/offline-run-*/run-late.wandb")
+    names = (b"eval/greedy_success_rate", b"eval/iteration")  # what Weights & Biases drops has no record
+    assert eventually(lambda: all(name in records.read_bytes() for name in names))

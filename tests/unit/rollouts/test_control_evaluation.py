@@ -43,18 +43,18 @@ def plain_return(engine, episode):
 
 def test_returns_are_those_of_a_plain_loop(config):
     engine = fresh(config)
-    played = engine.evaluate(5)
+    played = engine.evaluate(range(5))
     assert played.lengths == [20] * 5
     assert played.returns == pytest.approx([plain_return(engine, episode) for episode in range(5)], abs=1e-4)
-    assert engine.evaluate(5) == played
+    assert engine.evaluate(range(5)) == played
     engine.close()
 
 
 def test_ranks_share_the_episodes(config):
     whole, parts = fresh(config), [fresh(config, rank, 2) for rank in range(2)]
-    shares = [part.evaluate(5).returns for part in parts]
+    shares = [part.evaluate(range(part.rank, 5, part.world_size)).returns for part in parts]
     assert [len(share) for share in shares] == [3, 2]
-    expected = whole.evaluate(5).returns
+    expected = whole.evaluate(range(5)).returns
     assert shares == [expected[0::2], expected[1::2]]
     for engine in (whole, *parts):
         engine.close()
@@ -66,7 +66,7 @@ def test_training_rows_do_not_depend_on_evaluations(config):
         for iteration in (1, 2):
             columns, _ = engine.collect(iteration, (0, iteration, "rollout"))
             if evaluates:
-                engine.evaluate(5)
+                engine.evaluate(range(5))
         engine.close()
         return columns
 
@@ -77,7 +77,7 @@ def test_training_rows_do_not_depend_on_evaluations(config):
 
 def test_the_node_reports_mean_and_square(config):
     engine = fresh(config)
-    returns = np.array(engine.evaluate(5).returns)
+    returns = np.array(engine.evaluate(range(5)).returns)
     metrics = tasks.evaluate_returns(None, worker=engine, call=SimpleNamespace()).metrics
     assert (metrics["eval/return"].value, metrics["eval/return"].weight) == (pytest.approx(returns.mean()), 5)
     assert metrics["eval/squared_return"].value == pytest.approx((returns**2).mean())

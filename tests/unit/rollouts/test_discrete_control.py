@@ -109,7 +109,7 @@ def test_evaluation_takes_the_most_probable_action(
             state, reward, terminated, truncated, _ = env.step(action)
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
-    assert engine.evaluate(3).returns == returns
+    assert engine.evaluate(range(3)).returns == returns
 
 
 def test_actions_are_those_of_the_space() -> None:

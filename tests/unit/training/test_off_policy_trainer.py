@@ -87,7 +87,7 @@ def test_looking_at_a_commit_leaves_the_replay_buffer_alone(tmp_path: Path) -> N
     before = run.files()
     run.close()
     evaluation = OffPolicyRun(tmp_path, last=1)
-    assert evaluation.rollout.evaluate(2).lengths == [5, 5]
+    assert evaluation.rollout.evaluate(range(2)).lengths == [5, 5]
     evaluation.close()
     assert run.files() == before
 
@@ -131,8 +131,8 @@ def test_it_learns(tmp_path: Path) -> None:
     run = OffPolicyRun(
         tmp_path, [*LEARN, "trainer.learning_rate=3e-3", "critic.learning_rate=3e-3", "algorithm.gamma=0.5"]
     )
-    before = np.mean(run.rollout.evaluate(20).returns) / 5
+    before = np.mean(run.rollout.evaluate(range(20)).returns) / 5
     run.iterate(range(1, 4))
-    after = np.mean(run.rollout.evaluate(20).returns) / 5
+    after = np.mean(run.rollout.evaluate(range(20)).returns) / 5
     run.close()
     assert before < -0.8 and after > -0.2

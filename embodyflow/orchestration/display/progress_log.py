@@ -1,0 +1,16 @@
+"""Metrics of a run in its log, a line for each iteration and evaluation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from embodyflow.orchestration.run.nodes import Run
+from embodyflow.record.progress_line import progress_line
+
+
+def log_progress(run: Run, index: int, metrics: Mapping[str, Any]) -> None:
+    """Log a line of metrics in a few words, which is all that ``prefect deployment run --watch`` shows of it."""
+    record = {**metrics, "iteration": index}
+    if (line := progress_line(record, run.config.headline, run.config.iterations)) is not None:
+        get_run_logger().info("%s", line)
