@@ -205,6 +205,21 @@ class GroupEngine(RolloutEngine, Protocol):
         """
 
 
+class InterruptibleGroupEngine(GroupEngine, Protocol):
+    """A group engine whose rows go on with newer weights as soon as it is offered any.
+
+    It is given no weights by ``update_weights``. The versions of a group's rows are in the journal's file ``swaps``
+    (:mod:`embodyflow.data.swaps`), which exists before the group is played.
+    """
+
+    def offer(self, versions: Mapping[int, Callable[[], Mapping[str, np.ndarray]]]) -> None:
+        """Let all groups go on with the newest of these versions; may be called from any thread.
+
+        Args:
+            versions: Functions that return the weights of each version that is kept.
+        """
+
+
 class ControlEngine(RolloutEngine, Protocol):
     """A rollout engine that steps its environments a fixed number of times; episodes span iterations."""
 

@@ -172,6 +172,11 @@ class Worker:
         return self._groups.play(call)
 
     @ray.method(concurrency_group="compute")
+    def offer_weights(self, weights: dict[int, ShardRef]) -> None:
+        """Let single groups go on with the newest of these versions."""
+        self._groups.offer(weights)
+
+    @ray.method(concurrency_group="compute")
     def abandon_groups(self, stream: int) -> None:
         """Cancel the groups of all streams before this one."""
         self._groups.abandon(stream)

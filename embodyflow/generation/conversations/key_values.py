@@ -104,6 +104,15 @@ class KeyValues:
         for keys, values in self._layers:
             keys[:blocks, target], values[:blocks, target] = keys[:blocks, source], values[:blocks, source]
 
+    @torch.inference_mode()
+    def copy_from(self, other: "KeyValues", source: int, target: int, num_positions: int) -> None:
+        """Copy the first positions of a slot of another cache to a slot of this one."""
+        self.reserve(num_positions)
+        blocks = blocks_of(num_positions)
+        for own, theirs in zip(self._layers, other._layers, strict=True):
+            for mine, their in zip(own, theirs, strict=True):
+                mine[:blocks, target] = their[:blocks, source]
+
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
         layers = zip(self._layers, self._windows, strict=True)

@@ -21,6 +21,7 @@ class Slots:
         self.tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self._owners: dict[int, int] = {}  # slot of each conversation, the least recently used first
         self._free = list(range(num_slots))  # the longest free first
+        self._mixed: set[int] = set()  # slots whose keys and values several versions of the weights computed
         self._by_key: dict[tuple[int, ...], deque[int]] = {}  # slots that got these first tokens last
 
     @property
@@ -38,7 +39,12 @@ class Slots:
     def take(self, conversation: int) -> int:
         """Give a conversation a free slot and return it."""
         self._owners[conversation] = slot = self._free.pop(0)
+        self._mixed.discard(slot)
         return slot
+
+    def mark_mixed(self, slot: int) -> None:
+        """Let no prompt copy from a slot until it is taken again."""
+        self._mixed.add(slot)
 
     def release(self, conversation: int) -> None:
         """Free the slot of a conversation, if it has one; its content stays until the slot is taken."""
@@ -61,7 +67,8 @@ class Slots:
 
         The prefix is the longest among a few slots that got such a prompt last.
         """
-        lengths = {slot: self.shared(slot, prompt) for slot in self._by_key.get(key_of(prompt), ())}
+        candidates = (slot for slot in self._by_key.get(key_of(prompt), ()) if slot not in self._mixed)
+        lengths = {slot: self.shared(slot, prompt) for slot in candidates}
         return max(lengths.items(), key=lambda pair: pair[1], default=(0, 0))
 
     def shared(self, slot: int, prompt: Sequence[int]) -> int:
