@@ -275,8 +275,8 @@ class AgentRolloutConfig(ResponseRolloutConfig):
             )
         if self.interrupt.cache == "keep":
             raise ValueError(
-                "interrupt.cache=keep: allowed is recompute with job=agent, whose conversations may lose their keys and "
-                "values between turns"
+                "interrupt.cache=keep: allowed is recompute with job=agent, whose conversations may lose their keys "
+                "and values between turns"
             )
         return self
 

@@ -84,6 +84,11 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         """Whether a row that is being sampled goes on with newer weights as soon as these are published."""
         return self.interrupt.when == "published"
 
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether newer weights go on with keys and values of older ones, which no clean pass has."""
+        return self.interrupt.cache == "keep"
+
     @model_validator(mode="after")
     def _check_interrupt(self) -> "ResponseRolloutConfig":
         if not self.swaps_weights:

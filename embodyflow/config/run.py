@@ -76,6 +76,11 @@ class RolloutConfig(Config):
         """Whether a row that is being sampled goes on with newer weights as soon as these are published."""
         return False
 
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether newer weights go on with keys and values of older ones, which no clean pass has."""
+        return False
+
 
 class WarmStartUntilConfig(Config):
     """Quality that ends a warm start.

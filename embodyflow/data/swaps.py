@@ -1,11 +1,11 @@
 """The moments at which the responses of a group went on with newer weights: recorded, and repeated from the record.
 
-A response or a turn of an agent is named by the seed of its draws, which is unique in a run. Its tokens from
-``Swap.token`` on are sampled by ``Swap.version``, up to the next swap. Before its first one it is sampled by the version
-that the group begins with.
+The seed of its draws, which is unique in a run, names a response or a turn of an agent. ``Swap.version`` samples the
+tokens from ``Swap.token`` on, up to the next swap. The version that the group begins with samples those before.
 """
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -59,7 +59,9 @@ class SwapJournal:
             head = {"first": first, "is_complete": recorded is not None}
             left = [json.dumps(line).encode() for line in (head, *(list(each) for each in recorded or ()))]
         make_folder_of(path)
-        path.write_bytes(b"".join(line + b"\n" for line in left))  # without the part of a line that a kill left
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_bytes(b"".join(line + b"\n" for line in left))  # without the part of a line that a kill left
+        os.replace(temporary, path)
         return cls(path)
 
     def recorded(self, seed: int, token: int) -> int | None:

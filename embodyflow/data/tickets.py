@@ -59,4 +59,6 @@ class Selection:
         """Return the selection that the ledger names."""
         groups, dropped = (tuple(Ticket(*each) for each in facts[name]) for name in ("groups", "dropped"))
         swaps = facts.get("swaps", {})
-        return cls(iteration, groups, dropped, {each: swaps_of(swaps[each.name]) for each in groups if each.name in swaps})
+        return cls(
+            iteration, groups, dropped, {each: swaps_of(swaps[each.name]) for each in groups if each.name in swaps}
+        )

@@ -49,6 +49,8 @@ class GroupPlayer:
         metrics: dict[str, Metric] = {}
         if not pieces:
             rows, metrics = self._play(call)
+            if self._swaps:
+                flush(call.swaps_path)  # rows count with their swaps only
             call.journal.append(rows)
             pieces = [rows]
         _flush(Path(call.folder))

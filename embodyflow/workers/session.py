@@ -1,6 +1,7 @@
 """The control plane's view of a run's worker groups and the rows that pass between them: names and numbers."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
+from embodyflow.errors import WorkerLostError
 from embodyflow.process.tracing import span
 from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
@@ -23,6 +26,8 @@ from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
 from embodyflow.workers.ray_threads import in_thread
+
+_logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -97,7 +102,9 @@ class Session:
             raise RuntimeError(f"node {work.node_id}: the weights of version {version} are no longer kept")
         return version, weights
 
-    async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
+    async def play_group(
+        self, rank: int, node_id: str, ticket: Ticket, folder: Path, swaps: tuple[Swap, ...] | None = None
+    ) -> NodeResult:
         """Play a single group on a rollout rank, beside others.
 
         Its weights are kept until it has ended.
@@ -107,23 +114,32 @@ class Session:
             node_id: Node that the group belongs to.
             ticket: The group.
             folder: Folder of its files.
+            swaps: Changes of weights within its rows that the ledger names; ``None`` if it names none yet.
 
         Raises:
             RuntimeError: The weights of its version are gone.
             Exception: The group failed.
         """
-        weights = self._weights.get(ticket.version)
-        if weights is None:
+        if ticket.version not in self._weights:
             raise RuntimeError(f"group {ticket.group}: the weights of version {ticket.version} are no longer kept")
-        config = self.config
+        config, place, stream = self.config, str(folder.absolute()), self._stream
         num_versions, limit = config.rollout.max_staleness + 1, config.cluster.node_timeout
-        place = str(folder.absolute())
-        call = GroupCall(node_id, ticket, config.seed, place, weights, num_versions, self._stream, limit)
+
+        def call() -> GroupCall:
+            """Return the call with the weights of the moment: a lost rank's successor gets it later."""
+            weights = self._weights_of_group(ticket)
+            return GroupCall(node_id, ticket, config.seed, place, weights, num_versions, stream, limit, swaps)
+
         self._acting[ticket.version] += 1
         try:
             return await self._groups["rollout"].play_group(rank, call)
         finally:
             self._acting[ticket.version] -= 1
+
+    def _weights_of_group(self, ticket: Ticket) -> dict[int, ShardRef]:
+        if not self.config.rollout.swaps_when_published:
+            return {ticket.version: self._weights[ticket.version]}
+        return dict(self._weights)
 
     async def abandon_groups(self) -> None:
         """Cancel all groups that rollout workers play; those that are asked for later belong to another stream."""
@@ -184,11 +200,28 @@ class Session:
             answers = await self._groups["trainer"].call("publish_weights", version)
         self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
-        kept = range(version - self.config.rollout.max_staleness, version + 1)
-        for other in [each for each in self._weights if each not in kept and not self._acting[each]]:
+        for other in [each for each in self._weights if not self._may_act(each)]:
             del self._weights[other]
             await self.free(f"weights/{other}/")
+        if self.config.rollout.swaps_when_published:
+            await self._offer_weights()
         return self.weights_digest
+
+    def _may_act(self, version: int) -> bool:
+        """Return True if groups that are played or may still start need a version."""
+        newest = range(self.policy_version - self.config.rollout.max_staleness, self.policy_version + 1)
+        if version in newest or self._acting[version]:
+            return True
+        # A group whose worker is lost is played again with all versions since it began.
+        acting = [each for each, number in self._acting.items() if number]
+        return self.config.rollout.swaps_when_published and version > min(acting, default=version)
+
+    async def _offer_weights(self) -> None:
+        """Let the groups that are played go on with the newest version."""
+        try:
+            await self._groups["rollout"].call("offer_weights", dict(self._weights))
+        except WorkerLostError as error:  # its successor gets them with its first group
+            _logger.warning("a rollout worker gets version %d later: %s", self.policy_version, error)
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""

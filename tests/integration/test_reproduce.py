@@ -24,8 +24,8 @@ PATHS = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
-    return Runs(tmp_path_factory.mktemp("reproduce")).served_by(prefect_api, PYTHONPATH=PATHS)
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: dict[str, str]) -> Runs:
+    return Runs(tmp_path_factory.mktemp("reproduce")).served_by(prefect_api, PYTHONPATH=PATHS, **ray_env)
 
 
 def run(runs: Runs, run_id: str, *words: str) -> None:
@@ -54,7 +54,9 @@ def test_a_run_is_equal_to_its_record(runs: Runs, name: str, words: tuple[str, .
     run(runs, name, *words)
     code, lines = reproduce(runs, name)
     assert code == 0 and lines[-1].startswith("equal: ") and lines[-1].endswith("digests of iterations 1 to 4")
-    digests = [json.loads(line)["weights_digest"] for line in (runs.root / name / "metrics.jsonl").open() if "digests" in line]
+    digests = [
+        json.loads(line)["weights_digest"] for line in (runs.root / name / "metrics.jsonl").open() if "digests" in line
+    ]
     shown = [f"iteration {number}: equal, weights {digest[:12]}" for number, digest in enumerate(digests, 1)]
     assert lines[-5:-1] == shown
     assert [path.name for path in runs.root.glob(".reproduce-*")] == []

@@ -9,7 +9,7 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
 WHOLE_STATE = ("language", "agent", "embodied")
-"""Jobs whose checkpoint is all that a later iteration starts from; others also have open episodes or a replay buffer."""
+"""Jobs whose later iterations start from a checkpoint alone; others also have open episodes or a replay buffer."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Span:
     last: int
 
     def checkpoints(self, max_staleness: int) -> list[int]:
-        """Return the iterations whose checkpoints are needed: the reference policy, and what first rollouts act with."""
+        """Return the iterations whose checkpoints are needed: the reference, and those that rollouts act with."""
         return sorted({0, *range(max(self.first - 1 - max_staleness, 0), self.first)})
 
 

@@ -11,6 +11,7 @@ from embodyflow.generation.hf import HFEngine
 from embodyflow.rollouts.streaming.agent_groups import AgentGroups
 from embodyflow.rollouts.streaming.language_groups import LanguageGroups, Workflow
 
+
 class InterruptedLanguageGroups(LanguageGroups):
     """Implements :class:`~embodyflow.nodes.engines.InterruptibleGroupEngine`.
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from language_jobs import language_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.row_plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import write_rows
+from embodyflow.data.swaps import Swap, SwapJournal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
@@ -28,20 +30,27 @@ from embodyflow.workers.calls import NodeReport, NodeResult, NodeWork
 from pipelines import load_pipeline
 
 ITERATIONS, BATCH, STALENESS = 6, 3, 2
+TOKENS, SIBLINGS = 4, 2
+PUBLISHED = ("rollout.order=first_ready", "rollout.interrupt.when=published")
 LOST = WorkerLostError("a worker of the rollout group is gone")
 ORDERS = {
     "by index": [],
     "first ready, drop": ["rollout.order=first_ready"],
     "first ready, wait": ["rollout.order=first_ready", "rollout.too_old=wait"],
+    "interrupted, drop": [*PUBLISHED],
+    "interrupted, wait": [*PUBLISHED, "rollout.too_old=wait"],
 }
 
 
 class GroupRanks(Ranks):
-    """A session whose ranks play groups in random times; a group's rows depend on its name and its weights."""
+    """A session whose ranks play groups in random times; a group's rows depend on its name and its weights.
 
-    def __init__(self, seed: int) -> None:
+    With ``interrupted`` the weights of a row change as soon as others are published, and its swaps go to a journal.
+    """
+
+    def __init__(self, seed: int, *, interrupted: bool = False) -> None:
         super().__init__()
-        self._rng = random.Random(seed)
+        self._rng, self._interrupted = random.Random(seed), interrupted
         self.fails_at: set[int] = set()  # number of groups that are played before one fails
         self.loses_rows: set[int] = set()  # iterations whose groups' rows are lost once
         self.num_played = 0
@@ -50,19 +59,37 @@ class GroupRanks(Ranks):
     async def abandon_groups(self) -> None:
         self._rows.clear()
 
-    async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
-        weights = self._published[ticket.version]
+    async def play_group(
+        self, rank: int, node_id: str, ticket: Ticket, folder: Path, swaps: tuple[Swap, ...] | None = None
+    ) -> NodeResult:
+        assert ticket.version in self._published
         self.num_played += 1
         number = self.num_played
-        for _ in range(self._rng.choice([0, 1, 2, 5, 60])):
-            await asyncio.sleep(0)
+        journal = SwapJournal.create(folder / f"{ticket.attempt}.{ticket.version}.swaps.parts", ticket.version, swaps)
+        weights = {seed: await self._sample(seed, ticket, journal) for seed in seeds_of(ticket)}
         if number in self.fails_at:
             self.fails_at.remove(number)
             raise LOST
         shard_id = f"stream/{node_id}/{ticket.name}"
         self._rows[shard_id] = row_of(ticket, weights)
-        facts = RowFacts(None, np.array([ticket.group]))
-        return NodeResult(ShardRef(shard_id, "here", 1), {}, {}, "", 1.0, facts=facts)
+        facts, info = RowFacts(None, np.array([ticket.group])), {"swaps": journal.swaps()} if self._interrupted else {}
+        return NodeResult(ShardRef(shard_id, "here", 1), {}, info, "", 1.0, facts=facts)
+
+    async def _sample(self, seed: int, ticket: Ticket, journal: SwapJournal) -> list[str]:
+        """Return the weights that sample each token of a row."""
+        used = []
+        for token in range(TOKENS):
+            for _ in range(self._rng.choice([0, 1, 2, 5, 60]) if not token or self._interrupted else 0):
+                await asyncio.sleep(0)
+            version = ticket.version
+            if self._interrupted:
+                recorded = journal.recorded(seed, token)
+                version = self.policy_version if recorded is None else recorded
+                while version not in self._published:
+                    await asyncio.sleep(0)
+                journal.add(seed, token, version)
+            used.append(self._published[version])
+        return used
 
     async def run_node(self, work: NodeWork, parents: Any) -> NodeReport:
         if work.iteration in self.loses_rows:
@@ -83,8 +110,20 @@ class GroupRanks(Ranks):
         self._rows = {shard: row for shard, row in self._rows.items() if not shard.startswith(prefix)}
 
 
-def row_of(ticket: Ticket, weights: str) -> str:
+def seeds_of(ticket: Ticket) -> range:
+    return range(SIBLINGS * ticket.group, SIBLINGS * (ticket.group + 1))
+
+
+def row_of(ticket: Ticket, weights: dict[int, list[str]]) -> str:
     return hashlib.sha256(f"{ticket.name} {weights}".encode()).hexdigest()
+
+
+def versions_of(ticket: Ticket, swaps: Sequence[Swap]) -> dict[int, list[int]]:
+    """Return the versions of each row's tokens that a record names."""
+    versions = {seed: [ticket.version] * TOKENS for seed in seeds_of(ticket)}
+    for seed, token, version in swaps:
+        versions[seed][token:] = [version] * (TOKENS - token)
+    return versions
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +147,7 @@ def config_of(root: Path, run_id: str, *words: str) -> LanguageConfig:
 
 def open_stream(folder: RunFolder, config: LanguageConfig, seed: int) -> Any:
     run = run_in(folder, config)
-    run.session = GroupRanks(seed)
+    run.session = GroupRanks(seed, interrupted=config.rollout.swaps_when_published)
     run.rollouts = Stream(config, run.session, run.stages, folder.groups, run.turns, "rollout")
     return run
 
@@ -134,7 +173,10 @@ def dictated(selections: dict[int, Selection]) -> str:
     state: dict[str, Any] = {"updates": 0, "rows": ""}
     weights = [hashlib.sha256(json.dumps(state).encode()).hexdigest()]
     for index in range(1, ITERATIONS + 1):
-        texts = [row_of(ticket, weights[ticket.version]) for ticket in selections[index].groups]
+        texts = []
+        for ticket in selections[index].groups:
+            versions = versions_of(ticket, selections[index].swaps.get(ticket, ()))
+            texts.append(row_of(ticket, {seed: [weights[each] for each in row] for seed, row in versions.items()}))
         rows: Table = {"uid": np.arange(len(texts)), "text": np.array([list(text.encode()) for text in texts])}
         read = hashlib.sha256("".join([state["rows"], digest_of(rows)]).encode()).hexdigest()
         state = {"updates": index, "rows": read}
@@ -161,6 +203,11 @@ def assert_as_dictated(run: Any, digest: str, order: str) -> None:
         selections = by_index()
     for selection in selections.values():
         assert max(selection.staleness) <= STALENESS
+        for ticket, swaps in selection.swaps.items():
+            used = {version for row in versions_of(ticket, swaps).values() for version in row}
+            assert used <= {*range(selection.iteration - 1 - STALENESS, selection.iteration)}
+    if order.startswith("interrupted"):
+        assert any(selection.swaps for selection in selections.values()), "no row has met newer weights"
     assert digest == dictated(selections)
     assert not run.folder.groups.path.exists(), "no rows of groups are left"
 
