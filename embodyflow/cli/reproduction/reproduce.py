@@ -53,7 +53,11 @@ def _reproduce(folder: RunFolder, iterations: str | None) -> int:
     for line in _cautions(folder, config, span, ledger):
         print(line, flush=True)
     root = Path(tempfile.mkdtemp(prefix=f".reproduce-{folder.path.name}-", dir=folder.path.parent))
-    scratch = prepare(root / folder.path.name, folder, ledger, span, config.rollout.max_staleness)
+    try:
+        scratch = prepare(root / folder.path.name, folder, ledger, span, config.rollout.max_staleness)
+    except DamageError:
+        shutil.rmtree(root)
+        raise
     with _trained(scratch, config, span) as process:
         found = _follow(process, ledger, scratch, config, span)
     if found is not None:

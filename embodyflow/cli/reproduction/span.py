@@ -79,7 +79,7 @@ def _check_start(span: Span, folder: RunFolder, config: RunConfig) -> None:
     missing = [each for each in span.checkpoints(staleness) if each not in kept]
     if not missing:
         return
-    starts = [each + 1 for each in kept if set(Span(each + 1, each + 1).checkpoints(staleness)) <= {*kept}]
+    starts = [each + 1 for each in kept[:-1] if {*Span(each + 1, each + 1).checkpoints(staleness)} <= {*kept}]
     raise ConfigError(
         f"--iterations {span.first}..{span.last}: needs the checkpoints of iterations {_listed(missing)}, which "
         f"trainer.keep_checkpoints has dropped; a reproduction can start at {_listed(starts) or 'no iteration'}"
