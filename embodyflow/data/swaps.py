@@ -69,19 +69,23 @@ class SwapJournal:
         known = self._known.get(seed, {})
         if not self._is_complete and token > max(known, default=-1):
             return None
-        starts = sorted(known)
-        place = bisect_right(starts, token)
-        return known[starts[place - 1]] if place else self._first
+        return self._version(seed, token)
 
     def add(self, seed: int, token: int, version: int) -> None:
-        """Record that a version samples the tokens from this one on; what is known already is not written again."""
-        known = self._known.get(seed, {})
-        if self._is_complete or known.get(token) == version or (not known and (token, version) == (0, self._first)):
+        """Record that a version samples the tokens from this one on; what is recorded already is not written again."""
+        if self._is_complete or self._version(seed, token) == version:
             return
         swap = Swap(seed, token, version)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(list(swap)) + "\n")
         self._add(swap)
+
+    def _version(self, seed: int, token: int) -> int:
+        """Return the version of a token if no further swap comes before it."""
+        known = self._known.get(seed, {})
+        starts = sorted(known)
+        place = bisect_right(starts, token)
+        return known[starts[place - 1]] if place else self._first
 
     def swaps(self) -> tuple[Swap, ...]:
         """Return all swaps, in order of seeds and tokens."""
