@@ -48,7 +48,7 @@ def language_graph() -> TaskGraph:
 
 
 def streamed_graph() -> TaskGraph:
-    """Return the graph of language jobs whose groups are streamed: its rollout has no function that could be replaced."""
+    """Return the graph of streamed language jobs: all nodes are of this module but the rollout."""
     return _with_faulty_nodes(language_grpo(), but=("rollout",))
 
 

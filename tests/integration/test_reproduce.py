@@ -1,6 +1,5 @@
 """Runs that are trained again from their record, with real flows, Ray and models."""
 
-import json
 import os
 import subprocess
 import sys
@@ -46,7 +45,7 @@ def reproduce(runs: Runs, run_id: str, *words: str) -> tuple[int, list[str]]:
     [
         ("synchronous", LANGUAGE),
         ("ahead", (*LANGUAGE, *AHEAD)),
-        ("first-ready", (*LANGUAGE, *FIRST_READY)),
+        ("published", (*LANGUAGE, *FIRST_READY, "rollout.interrupt.when=published")),
         ("agent", (*AGENT, *FIRST_READY)),
     ],
 )
@@ -54,9 +53,7 @@ def test_a_run_is_equal_to_its_record(runs: Runs, name: str, words: tuple[str, .
     run(runs, name, *words)
     code, lines = reproduce(runs, name)
     assert code == 0 and lines[-1].startswith("equal: ") and lines[-1].endswith("digests of iterations 1 to 4")
-    digests = [
-        json.loads(line)["weights_digest"] for line in (runs.root / name / "metrics.jsonl").open() if "digests" in line
-    ]
+    digests = [line["weights_digest"] for line in runs.records(name) if "digests" in line]
     shown = [f"iteration {number}: equal, weights {digest[:12]}" for number, digest in enumerate(digests, 1)]
     assert lines[-5:-1] == shown
     assert [path.name for path in runs.root.glob(".reproduce-*")] == []
