@@ -25,6 +25,8 @@ from embodyflow.workers.calls import NodeReport, NodeResult, NodeWork
 
 ITERATIONS, BATCH, STALENESS = 6, 3, 2
 TOKENS, SIBLINGS = 4, 2
+LATE = (1, 4, 7)
+"""Groups whose rows meet newer weights in any case, if weights change within rows."""
 LOST = WorkerLostError("a worker of the rollout group is gone")
 
 
@@ -69,6 +71,8 @@ class GroupRanks(Ranks):
                 await asyncio.sleep(0)
             version = ticket.version
             if self._interrupted:
+                if token == 2 and ticket.group in LATE:
+                    await self._wait_for_newer(ticket.version)
                 recorded = journal.recorded(seed, token)
                 version = self.policy_version if recorded is None else recorded
                 while version not in self._published:
@@ -76,6 +80,13 @@ class GroupRanks(Ranks):
                 journal.add(seed, token, version)
             used.append(self._published[version])
         return used
+
+    async def _wait_for_newer(self, version: int) -> None:
+        """Wait until newer weights are published, so that the row meets them; not for ever, as training may wait."""
+        for _ in range(5000):
+            if self.policy_version > version:
+                return
+            await asyncio.sleep(0.001)
 
     async def run_node(self, work: NodeWork, parents: Any) -> NodeReport:
         if work.iteration in self.loses_rows:
