@@ -5,14 +5,13 @@ tokens from ``Swap.token`` on, up to the next swap. The version that the group b
 """
 
 import json
-import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from embodyflow.data.rows_file import make_folder_of
-from embodyflow.process.durable_files import whole_lines
+from embodyflow.process.durable_files import whole_lines, write_durably
 
 
 class Swap(NamedTuple):
@@ -59,9 +58,7 @@ class SwapJournal:
             head = {"first": first, "is_complete": recorded is not None}
             left = [json.dumps(line).encode() for line in (head, *(list(each) for each in recorded or ()))]
         make_folder_of(path)
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_bytes(b"".join(line + b"\n" for line in left))  # without the part of a line that a kill left
-        os.replace(temporary, path)
+        write_durably(path, "".join(f"{line.decode()}\n" for line in left))  # without a part of a line that a kill left
         return cls(path)
 
     def recorded(self, seed: int, token: int) -> int | None:

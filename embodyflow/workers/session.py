@@ -17,7 +17,7 @@ from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
 from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
-from embodyflow.errors import WorkerLostError
+from embodyflow.errors import InfrastructureError
 from embodyflow.process.tracing import span
 from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
@@ -51,6 +51,7 @@ class Session:
         self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
         self._acting = Counter[int]()  # number of single groups that a version plays
         self._stream = 0
+        self._offers: list[asyncio.Task[None]] = []
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
@@ -204,7 +205,8 @@ class Session:
             del self._weights[other]
             await self.free(f"weights/{other}/")
         if self.config.rollout.swaps_when_published:
-            await self._offer_weights()
+            self._offers = [each for each in self._offers if not each.done()]
+            self._offers.append(asyncio.create_task(self._offer_weights(version)))
         return self.weights_digest
 
     def _may_act(self, version: int) -> bool:
@@ -216,12 +218,12 @@ class Session:
         acting = [each for each, number in self._acting.items() if number]
         return self.config.rollout.swaps_when_published and version > min(acting, default=version)
 
-    async def _offer_weights(self) -> None:
-        """Let the groups that are played go on with the newest version."""
+    async def _offer_weights(self, version: int) -> None:
+        """Let the groups that are played go on with the newest version, beside the commit."""
         try:
             await self._groups["rollout"].call("offer_weights", dict(self._weights))
-        except WorkerLostError as error:  # its successor gets them with its first group
-            _logger.warning("a rollout worker gets version %d later: %s", self.policy_version, error)
+        except InfrastructureError as error:  # a lost worker's successor gets it with its first group
+            _logger.warning("a rollout worker gets version %d later: %s", version, error)
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""
@@ -259,6 +261,8 @@ class Session:
 
     def close(self) -> None:
         """Kill every process of the run."""
+        for offer in self._offers:
+            offer.cancel()
         for group in self._groups.values():
             group.kill()
         for buffer in self._buffers.values():

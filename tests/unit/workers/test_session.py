@@ -201,11 +201,13 @@ def test_all_versions_since_a_group_began_are_offered_and_kept(monkeypatch: pyte
 
         monkeypatch.setattr(session, "free", free)
         await session.publish_weights(0)
+        await asyncio.gather(*session._offers)
         playing = asyncio.create_task(session.play_group(0, "rollout", Ticket(0, 0, 0), tmp_path))
         await asyncio.sleep(0)
         for version in (1, 2, 3):
             ranks.is_lost = version == 2
             await session.publish_weights(version)
+            await asyncio.gather(*session._offers)
         assert ranks.offered == [{0}, {0, 1}, {0, 1, 2, 3}] and freed == []
         ranks.ends.set()
         assert (await playing).info == {"before": {0}, "after": {0, 1, 2, 3}}
