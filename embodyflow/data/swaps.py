@@ -69,7 +69,7 @@ class SwapJournal:
         return self._version(seed, token)
 
     def add(self, seed: int, token: int, version: int) -> None:
-        """Record that a version samples the tokens from this one on; what is recorded already is not written again."""
+        """Record that a version samples the tokens from this one on, unless that is recorded already."""
         if self._is_complete or self._version(seed, token) == version:
             return
         swap = Swap(seed, token, version)

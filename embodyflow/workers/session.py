@@ -214,7 +214,7 @@ class Session:
         newest = range(self.policy_version - self.config.rollout.max_staleness, self.policy_version + 1)
         if version in newest or self._acting[version]:
             return True
-        # A group whose worker is lost is played again with all versions since it began.
+        # A group whose worker is lost needs all versions since it began.
         acting = [each for each, number in self._acting.items() if number]
         return self.config.rollout.swaps_when_published and version > min(acting, default=version)
 

@@ -23,7 +23,7 @@ from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 30.0
-"""How long a scratch run that is told to stop may take."""
+"""How long a scratch run may take to stop."""
 
 
 def reproduce(run_root: Path, run: str, iterations: str | None) -> int:

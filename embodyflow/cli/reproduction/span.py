@@ -52,7 +52,7 @@ def span_of(asked: str | None, folder: RunFolder, config: RunConfig, ledger: Led
 def _end_of_schedule(config: RunConfig, done: int) -> int:
     """Return the last iteration whose learning rate the configuration tells.
 
-    A resumed run may have had more iterations, which stretch the schedule from an iteration that no file names.
+    More iterations of a resumed run stretch the schedule, from an iteration that no file names.
     """
     trainer = config.trainer
     is_told = trainer.schedule_iterations is not None or trainer.schedule.name == "constant"

@@ -202,7 +202,7 @@ class SwappingConversations:
             held.lane = None
 
     def _lane_of(self, version: int) -> _Lane:
-        """Return the lane of a version; load its weights into an idle engine, or a further one, if there is none."""
+        """Return the lane of a version; a new one takes an idle engine, or a further one, and loads the weights."""
         for lane in self._lanes:
             if lane.version == version:
                 return lane
