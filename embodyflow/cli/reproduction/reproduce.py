@@ -55,11 +55,11 @@ def _reproduce(folder: RunFolder, iterations: str | None) -> int:
     root = Path(tempfile.mkdtemp(prefix=f".reproduce-{folder.path.name}-", dir=folder.path.parent))
     try:
         scratch = prepare(root / folder.path.name, folder, ledger, span, config.rollout.max_staleness)
-    except DamageError:
+        with _trained(scratch, config, span) as process:
+            found = _follow(process, ledger, scratch, config, span)
+    except BaseException:  # also if a signal ends the command
         shutil.rmtree(root)
         raise
-    with _trained(scratch, config, span) as process:
-        found = _follow(process, ledger, scratch, config, span)
     if found is not None:
         print(f"{found}\nthe reproduction is kept in {scratch.path}", flush=True)
         return 1

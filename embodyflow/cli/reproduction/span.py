@@ -50,13 +50,13 @@ def span_of(asked: str | None, folder: RunFolder, config: RunConfig, ledger: Led
 
 
 def _end_of_schedule(config: RunConfig, done: int) -> int:
-    """Return the last iteration whose learning rate the configuration tells.
+    """Return the last iteration whose learning rate and KL coefficient the configuration tells.
 
     More iterations of a resumed run stretch the schedule, from an iteration that no file names.
     """
     trainer = config.trainer
-    is_told = trainer.schedule_iterations is not None or trainer.schedule.name == "constant"
-    return done if is_told else config.iterations
+    is_constant = trainer.schedule.name == "constant" and config.algorithm.kl.final_coef is None
+    return done if is_constant or trainer.schedule_iterations is not None else config.iterations
 
 
 def _parse(asked: str, last: int) -> Span:

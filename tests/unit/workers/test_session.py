@@ -164,7 +164,7 @@ def test_the_event_loop_runs_while_ray_starts_buffers(
 
 
 class PlayingRanks(Ranks):
-    """Ranks that play a group until they are told to end, and that note the versions that they are offered."""
+    """Ranks that play a group until an event, and that note the versions that a session offers."""
 
     def __init__(self) -> None:
         super().__init__()
