@@ -54,7 +54,8 @@ class GroupRanks(Ranks):
         self.num_played += 1
         number = self.num_played
         journal = SwapJournal.create(folder / f"{ticket.attempt}.{ticket.version}.swaps.parts", ticket.version, swaps)
-        weights = {seed: await self._sample(seed, ticket, journal) for seed in seeds_of(ticket)}
+        is_late = ticket.group in LATE and number not in self.fails_at
+        weights = {seed: await self._sample(seed, ticket, journal, is_late) for seed in seeds_of(ticket)}
         if number in self.fails_at:
             self.fails_at.remove(number)
             raise LOST
@@ -63,7 +64,7 @@ class GroupRanks(Ranks):
         facts, info = RowFacts(None, np.array([ticket.group])), {"swaps": journal.swaps()} if self._interrupted else {}
         return NodeResult(ShardRef(shard_id, "here", 1), {}, info, "", 1.0, facts=facts)
 
-    async def _sample(self, seed: int, ticket: Ticket, journal: SwapJournal) -> list[str]:
+    async def _sample(self, seed: int, ticket: Ticket, journal: SwapJournal, is_late: bool) -> list[str]:
         """Return the weights that sample each token of a row."""
         used = []
         for token in range(TOKENS):
@@ -71,7 +72,7 @@ class GroupRanks(Ranks):
                 await asyncio.sleep(0)
             version = ticket.version
             if self._interrupted:
-                if token == 2 and ticket.group in LATE:
+                if token == 2 and is_late:
                     await self._wait_for_newer(ticket.version)
                 recorded = journal.recorded(seed, token)
                 version = self.policy_version if recorded is None else recorded
