@@ -54,10 +54,12 @@ class GroupRanks(Ranks):
         self.num_played += 1
         number = self.num_played
         journal = SwapJournal.create(folder / f"{ticket.attempt}.{ticket.version}.swaps.parts", ticket.version, swaps)
-        is_late = ticket.group in LATE and number not in self.fails_at
+        is_late = ticket.group in LATE and number < min(self.fails_at, default=number + 1)
         weights = {seed: await self._sample(seed, ticket, journal, is_late) for seed in seeds_of(ticket)}
-        if number in self.fails_at:
-            self.fails_at.remove(number)
+        if due := [
+            each for each in self.fails_at if each <= number
+        ]:  # an earlier failure may have cancelled that group
+            self.fails_at.remove(min(due))
             raise LOST
         shard_id = f"stream/{node_id}/{ticket.name}"
         self._rows[shard_id] = row_of(ticket, weights)
