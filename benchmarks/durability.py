@@ -86,9 +86,9 @@ def take_turns(first: str) -> None:
         whole = work(self, node)
         return whole if is_durable(whole.iteration, first) else replace(whole, stage=None)
 
-    async def commit_in_turn(self: Stages, iteration: int, *rest: Any) -> None:
+    async def commit_in_turn(self: Stages, iteration: int, *rest: Any, is_evaluated: bool) -> None:
         IS_DURABLE.set(is_durable(iteration, first))
-        await commit(self, iteration, *rest)
+        await commit(self, iteration, *rest, is_evaluated=is_evaluated)
 
     async def committed_in_turn(self: Stages, iteration: int, facts: dict[str, Any]) -> None:
         if is_durable(iteration, first):

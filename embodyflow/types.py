@@ -64,7 +64,8 @@ With ``rollout.interrupt`` a language row adds ::
 
     token_version    int32   [N, R, 1]      version of the weights that sampled the token; 0 is also padding
 
-``policy_version`` is then that of the first token, the oldest.
+``policy_version`` is then that of the first token, the oldest. In an agent's row the column is 0 for tokens that the
+model did not write.
 
 Worked example: with ``rollout.max_staleness=2`` and ``rollout.interrupt.every=4`` iteration 9 begins with version
 9 − 1 − 2 = 6. A response of 11 tokens has ``token_version`` 6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8 and ``policy_version`` 6.

@@ -26,7 +26,8 @@ def compute_old_log_prob(
 
     Rows of an earlier version of the policy keep the log-probs they were sampled with, which makes the ratio an
     importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). Rows with ``token_version`` do so token by
-    token, and the tokens of the trainer's own version are compared. With ``algorithm.old_log_probs=recorded``
+    token, and the tokens of the trainer's own version are compared; with ``rollout.interrupt.cache=keep`` only those of
+    rows that no older version has begun. With ``algorithm.old_log_probs=recorded``
     all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With ``interpolated`` all
     do, and ``token_staleness`` says how many versions older than the trainer's the one is that sampled a token. With
     ``algorithm.top_entropy_fraction`` below 1 it also writes ``old_entropy``, the trainer's for all rows.
@@ -43,6 +44,8 @@ def compute_old_log_prob(
     else:
         log_probs = worker.log_probs(checked, reference=False)
     stale = _versions(checked) != call.policy_version
+    if worker.config.rollout.keeps_cache:  # a row that an older version began has that version's keys and values
+        stale = stale | (checked["policy_version"] != call.policy_version)[:, None, None]
     importance = torch.where(stale, checked["log_probs"], log_probs)
     metrics = staleness_metrics(batch, call.policy_version) if len(batch) and VERSION in set(batch.keys()) else {}
     if not stale.all():

@@ -45,7 +45,8 @@ class CallJournal:
         if found is None:
             return None
         tokens, log_probs = tuple(found["tokens"]), tuple(found["log_probs"])
-        return Completion(tokens, log_probs, found["finish_reason"], found["policy_version"])
+        versions = tuple(found.get("versions", ()))
+        return Completion(tokens, log_probs, found["finish_reason"], found["policy_version"], versions)
 
     def add_completion(self, uid: int, draw: int, turn: int, prompt_ids: Tokens, completion: Completion) -> None:
         """Record a turn of the model."""
@@ -57,6 +58,7 @@ class CallJournal:
                 "log_probs": completion.log_probs,
                 "finish_reason": completion.finish_reason,
                 "policy_version": completion.policy_version,
+                **({"versions": completion.versions} if completion.versions else {}),
             },
         )
 

@@ -93,4 +93,10 @@ class RecordedModel:
     def _segment(self, owner: int, start: int, end: int) -> Segment:
         prompt, completion = self.calls[owner]
         part = slice(start - len(prompt), end - len(prompt))
-        return Segment(completion.token_ids[part], Origin.MODEL, completion.log_probs[part], completion.policy_version)
+        return Segment(
+            completion.token_ids[part],
+            Origin.MODEL,
+            completion.log_probs[part],
+            min(completion.versions[part], default=completion.policy_version),
+            versions=completion.versions[part],
+        )

@@ -29,6 +29,7 @@ class Segment:
         log_probs: Log-probs of the model's tokens, T floats; empty for other origins.
         policy_version: Version of the weights that sampled them; -1 for other origins.
         context: Number of the context that they extend.
+        versions: Version that sampled each of them; empty if ``policy_version`` sampled all.
     """
 
     tokens: Tokens
@@ -36,6 +37,7 @@ class Segment:
     log_probs: tuple[float, ...] = ()
     policy_version: int = -1
     context: int = 0
+    versions: tuple[int, ...] = ()
 
 
 @dataclass
@@ -105,7 +107,12 @@ class Transcript:
     def append_sampled(self, completion: Completion, context: int = 0) -> None:
         """Append a turn of the model to a context."""
         segment = Segment(
-            completion.token_ids, Origin.MODEL, completion.log_probs, completion.policy_version, self._checked(context)
+            completion.token_ids,
+            Origin.MODEL,
+            completion.log_probs,
+            completion.policy_version,
+            self._checked(context),
+            completion.versions,
         )
         self.segments.append(segment)
 
@@ -130,6 +137,7 @@ class Transcript:
         turns: list[int] = []
         agents: list[str] = []
         log_probs: list[float] = []
+        versions: list[int] = []
         num_turns = 0
         for segment in segments:
             sampled, length = segment.origin == Origin.MODEL, len(segment.tokens)
@@ -140,9 +148,17 @@ class Transcript:
             contexts += [number_of[segment.context]] * length
             turns += [num_turns if sampled else 0] * length
             agents += [self.agents[segment.context] if sampled else ""] * length
+            versions += segment.versions or (segment.policy_version if sampled else 0,) * length
         version = min(segment.policy_version for segment in segments if segment.origin == Origin.MODEL)
         return Response(
-            tuple(tokens), tuple(origins), tuple(contexts), tuple(turns), tuple(agents), tuple(log_probs), version
+            tuple(tokens),
+            tuple(origins),
+            tuple(contexts),
+            tuple(turns),
+            tuple(agents),
+            tuple(log_probs),
+            version,
+            tuple(versions) if any(segment.versions for segment in segments) else (),
         )
 
     def _with_successors(self) -> list[Segment]:
@@ -168,6 +184,7 @@ class Response:
         agents: Name of the agent that wrote each token; empty for tokens of others and of an agent without a name.
         log_probs: Log-prob of each token of the model, 0 for others.
         policy_version: Oldest version of the weights that sampled one of them.
+        versions: Version that sampled each token of the model, 0 for others; empty if each turn has a single one.
     """
 
     tokens: Tokens
@@ -177,3 +194,4 @@ class Response:
     agents: tuple[str, ...]
     log_probs: tuple[float, ...]
     policy_version: int
+    versions: tuple[int, ...] = ()

@@ -305,6 +305,20 @@ def _ledger(run: RunFolderPath) -> int:
     return show_ledger(run)
 
 
+@app.command("reproduce", help="train again from the record of a run and compare every digest; exit 1 at a difference")
+@_returns_code
+def _reproduce(
+    run: RunName,
+    iterations: Annotated[
+        str | None, typer.Option(help="iterations to repeat, such as 3..7 (default: all)", metavar="FIRST..LAST")
+    ] = None,
+    run_root: RunRoot = Path("runs"),
+) -> int:
+    from embodyflow.cli.reproduction.reproduce import reproduce
+
+    return reproduce(run_root, run, iterations)
+
+
 @app.command("episodes", help="list the episodes that a run keeps")
 @_returns_code
 def _episodes(

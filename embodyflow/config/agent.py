@@ -293,7 +293,15 @@ class AgentRolloutConfig(ResponseRolloutConfig):
     @model_validator(mode="after")
     def _check_no_interrupt(self) -> "AgentRolloutConfig":
         if self.swaps_weights:
-            raise ValueError(f"interrupt.every={self.interrupt.every}: allowed is null with job=agent")
+            raise ValueError(
+                f"interrupt.every={self.interrupt.every}: allowed is null with job=agent, whose weights change when "
+                "published: interrupt.when=published"
+            )
+        if self.interrupt.cache == "keep":
+            raise ValueError(
+                "interrupt.cache=keep: allowed is recompute with job=agent, whose conversations may lose their keys "
+                "and values between turns"
+            )
         return self
 
 
@@ -303,6 +311,9 @@ class AgentJobConfig(LanguageConfig):
     kind: ClassVar[str] = "agent"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.agent_groups:AgentGroups"
+    interrupted_group_engine: ClassVar[str | None] = (
+        "embodyflow.rollouts.streaming.interrupted_groups:InterruptedAgentGroups"
+    )
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
     pipelines: ClassVar[tuple[str, ...]] = (*LanguageConfig.pipelines, "rae")

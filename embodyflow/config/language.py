@@ -1,7 +1,7 @@
 """Language jobs: a causal language model answers prompts, and a reward function scores its responses."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -23,9 +23,25 @@ class InterruptConfig(Config):
         every: T: tokens T, 2T, … of a response are the first ones of a newer version; ``null`` samples a response with
             one version. Token t of iteration i has version min(i − 1 − k + ⌊t / T⌋, i − 1) with k =
             ``rollout.max_staleness``, where 0 is the smallest version.
+        when: Moments at which a response goes on with newer weights: at token indices by ``every``, or as soon as a
+            version is ``published``. The latter needs ``rollout.mode=streaming`` and ``rollout.order=first_ready``,
+            whose record names the moments.
+        cache: Keys and values of the tokens so far, where newer weights come when ``published``: ``recompute`` them
+            with these, or ``keep`` them. Kept ones cost no time, and make the log-probs of later tokens differ from
+            those of any version.
     """
 
     every: PositiveInt | None = None
+    when: Literal["at_tokens", "published"] = "at_tokens"
+    cache: Literal["recompute", "keep"] = "recompute"
+
+    @model_validator(mode="after")
+    def _check_when(self) -> "InterruptConfig":
+        if self.when == "published" and self.every is not None:
+            raise ValueError(f"every={self.every}: allowed is null with when=published, which follows no token index")
+        if self.cache == "keep" and self.when != "published":
+            raise ValueError("cache=keep: allowed with when=published; at token indices the cache is recomputed")
+        return self
 
 
 class ResponseRolloutConfig(GroupRolloutConfig):
@@ -63,6 +79,16 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         """Whether a response goes on with newer weights."""
         return self.interrupt.every is not None
 
+    @property
+    def swaps_when_published(self) -> bool:
+        """Whether a row that is being sampled goes on with newer weights as soon as these are published."""
+        return self.interrupt.when == "published"
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether newer weights go on with keys and values of older ones, which no clean pass has."""
+        return self.interrupt.cache == "keep"
+
     @model_validator(mode="after")
     def _check_interrupt(self) -> "ResponseRolloutConfig":
         if not self.swaps_weights:
@@ -72,6 +98,22 @@ class ResponseRolloutConfig(GroupRolloutConfig):
             raise ValueError(f"{given}: allowed is null with generation.name={self.generation.name}; only hf continues")
         if self.max_staleness == 0:
             raise ValueError(f"{given}: allowed is null with max_staleness=0, which has no newer weights to wait for")
+        return self
+
+    @model_validator(mode="after")
+    def _check_published(self) -> "ResponseRolloutConfig":
+        if not self.swaps_when_published:
+            return self
+        given = "interrupt.when=published"
+        if not isinstance(self.generation, HFConfig):
+            raise ValueError(f"{given}: allowed with generation.name=hf, not {self.generation.name}; only hf continues")
+        if self.mode != "streaming" or self.order != "first_ready":
+            raise ValueError(
+                f"{given}: allowed with mode=streaming and order=first_ready, not mode={self.mode} and "
+                f"order={self.order}; by index, weights change at token indices by interrupt.every"
+            )
+        if self.max_staleness == 0:
+            raise ValueError(f"{given}: needs max_staleness of at least 1, so that a row may outlive its first version")
         return self
 
     @model_validator(mode="after")
@@ -116,6 +158,9 @@ class LanguageConfig(GroupedConfig):
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.language.language_rollout:LanguageRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.language_groups:LanguageGroups"
+    interrupted_group_engine: ClassVar[str | None] = (
+        "embodyflow.rollouts.streaming.interrupted_groups:InterruptedLanguageGroups"
+    )
     trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
     headline: ClassVar[Mapping[str, str]] = {
         "rollout/success_rate": "success",

@@ -70,7 +70,17 @@ class RolloutConfig(Config):
 
     @property
     def swaps_weights(self) -> bool:
-        """Whether a row that is being sampled goes on with newer weights."""
+        """Whether a row that is being sampled goes on with newer weights at token indices."""
+        return False
+
+    @property
+    def swaps_when_published(self) -> bool:
+        """Whether a row that is being sampled goes on with newer weights as soon as these are published."""
+        return False
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether newer weights go on with keys and values of older ones, which no clean pass has."""
         return False
 
 
@@ -176,6 +186,7 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
         group_engine: Class ``module:Class`` of the engines that play single groups in streaming; ``None`` if the job
             has none.
+        interrupted_group_engine: The same for groups whose rows go on with newer weights when these are published.
         pipelines: Built-in pipelines that accept the job's rows.
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
         resume_check: Function ``module:function`` that takes the configuration of a run to resume and refuses
@@ -210,6 +221,7 @@ class RunConfig(Config):
     rollout_engine: ClassVar[str]
     trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
     group_engine: ClassVar[str | None] = None
+    interrupted_group_engine: ClassVar[str | None] = None
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
     resume_check: ClassVar[str | None] = None

@@ -1,8 +1,10 @@
 """The names of groups in a stream, and the groups that an iteration trains on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from embodyflow.data.swaps import Swap, swaps_of
 
 
 class Ticket(NamedTuple):
@@ -32,11 +34,13 @@ class Selection:
         iteration: Index of the iteration, from 1.
         groups: The groups, in ascending order.
         dropped: Groups that were dropped since the selection before, because they were too old.
+        swaps: Changes of weights within the responses of each group that has any.
     """
 
     iteration: int
     groups: tuple[Ticket, ...]
     dropped: tuple[Ticket, ...] = ()
+    swaps: Mapping[Ticket, tuple[Swap, ...]] = field(default_factory=dict)
 
     @property
     def staleness(self) -> list[int]:
@@ -45,10 +49,16 @@ class Selection:
 
     def facts(self) -> dict[str, Any]:
         """Return the ledger's facts of the selection."""
-        return {"groups": [list(each) for each in self.groups], "dropped": [list(each) for each in self.dropped]}
+        facts: dict[str, Any] = {name: [list(each) for each in getattr(self, name)] for name in ("groups", "dropped")}
+        if self.swaps:
+            facts["swaps"] = {ticket.name: [list(each) for each in swaps] for ticket, swaps in self.swaps.items()}
+        return facts
 
     @classmethod
     def of_facts(cls, iteration: int, facts: Mapping[str, Any]) -> "Selection":
         """Return the selection that the ledger names."""
         groups, dropped = (tuple(Ticket(*each) for each in facts[name]) for name in ("groups", "dropped"))
-        return cls(iteration, groups, dropped)
+        swaps = facts.get("swaps", {})
+        return cls(
+            iteration, groups, dropped, {each: swaps_of(swaps[each.name]) for each in groups if each.name in swaps}
+        )

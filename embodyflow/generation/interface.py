@@ -101,13 +101,15 @@ class Completion:
         log_probs: T log-probs in float32, each under the distribution that the token was drawn from. With greedy
             decoding they are the model's at temperature 1.
         finish_reason: ``stop`` after a stop string or token, ``length`` after ``max_tokens``.
-        policy_version: Version of the weights that generated it.
+        policy_version: Version of the weights that generated it, or its first token if several did.
+        versions: Version that sampled each token, T numbers; empty means that ``policy_version`` sampled all.
     """
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     policy_version: int
+    versions: tuple[int, ...] = ()
 
 
 class Arrivals(Protocol):
@@ -246,19 +248,11 @@ class Conversations(Protocol):
         """Abandon the turn of a conversation, if it has one, and give up its place in the cache."""
 
 
-@runtime_checkable
-class ConversationEngine(GenerationEngine, Protocol):
-    """An engine that may be batch-invariant, and then keeps conversations.
-
-    A batch-invariant engine gives a token a log-prob that depends on nothing but the tokens before it, in every bit.
-    So it does not matter at which step a turn begins, nor which others share its steps.
-    """
-
-    def is_batch_invariant(self) -> bool:
-        """Return True if this model on this device is batch-invariant; the first call checks it with random tokens."""
+class Conversing(Protocol):
+    """Whatever opens conversations."""
 
     def converse(self, num_conversations: int, sampling: Sampling) -> AbstractContextManager[Conversations]:
-        """Open conversations; until they are closed, the engine refuses streams and new weights.
+        """Open conversations; until they are closed, nothing else may use what they are opened on.
 
         Args:
             num_conversations: Number of conversations.
@@ -267,6 +261,18 @@ class ConversationEngine(GenerationEngine, Protocol):
         Raises:
             GenerationError: A stream or other conversations are open.
         """
+
+
+@runtime_checkable
+class ConversationEngine(Conversing, GenerationEngine, Protocol):
+    """An engine that may be batch-invariant, and then keeps conversations.
+
+    A batch-invariant engine gives a token a log-prob that depends on nothing but the tokens before it, in every bit.
+    So it does not matter at which step a turn begins, nor which others share its steps.
+    """
+
+    def is_batch_invariant(self) -> bool:
+        """Return True if this model on this device is batch-invariant; the first call checks it with random tokens."""
 
 
 def max_tokens_of(request: Request, sampling: Sampling) -> int:

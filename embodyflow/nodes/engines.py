@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:  # torch, which the flow's process does without
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -208,6 +208,21 @@ class GroupEngine(RolloutEngine, Protocol):
 
         Raises:
             TimeoutError: The group took longer.
+        """
+
+
+class InterruptibleGroupEngine(GroupEngine, Protocol):
+    """A group engine whose rows go on with newer weights as soon as it is offered any.
+
+    It is given no weights by ``update_weights``. The versions of a group's rows are in the journal's file ``swaps``
+    (:mod:`embodyflow.data.swaps`), which exists before the group is played.
+    """
+
+    def offer(self, versions: Mapping[int, Callable[[], Mapping[str, np.ndarray]]]) -> None:
+        """Let all groups go on with the newest of these versions; may be called from any thread.
+
+        Args:
+            versions: Functions that return the weights of each version that is kept.
         """
 
 

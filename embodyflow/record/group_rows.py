@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from embodyflow.data.swaps import SwapJournal
+
 
 class GroupRows:
     """The folders of groups, one per node and group, with a file per attempt and version of the policy.
@@ -28,8 +30,11 @@ class GroupRows:
     def drop_after(self, version: int) -> None:
         """Remove what later versions of the policy played: they may be trained again with another learning rate."""
         for file in self.path.glob("*/*/*.parts"):
-            if int(file.name.split(".")[1]) > version:
-                file.unlink()
+            attempt, first = file.name.split(".")[:2]
+            swaps = file.with_name(f"{attempt}.{first}.swaps.parts")
+            if int(first) > version or (swaps.exists() and SwapJournal(swaps).newest > version):
+                for each in file.parent.glob(f"{attempt}.{first}.*"):
+                    each.unlink()
 
     def clear(self) -> None:
         """Remove all groups, at the end of the run."""

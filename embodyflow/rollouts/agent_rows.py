@@ -66,6 +66,10 @@ def _token_columns(responses: Sequence[Response], agents: Mapping[str, int]) -> 
     _, origins = pad_lists([response.origins for response in responses], np.int8)
     _, contexts = pad_lists([response.contexts for response in responses], np.int32)
     _, turns = pad_lists([response.turns for response in responses], np.int32)
+    columns: Columns = {}
+    if any(response.versions for response in responses):
+        of_tokens = [response.versions or (response.policy_version,) * len(response.tokens) for response in responses]
+        columns["token_version"] = pad_lists(of_tokens, np.int32)[1][..., None]
     _, writers = pad_lists([[agents.get(name, 0) for name in response.agents] for response in responses], np.int32)
     return {
         "action_tokens": tokens[..., None],
@@ -75,6 +79,7 @@ def _token_columns(responses: Sequence[Response], agents: Mapping[str, int]) -> 
         "token_context": contexts[..., None],
         "token_turn": turns[..., None],
         "token_agent": writers[..., None],
+        **columns,
     }
 
 

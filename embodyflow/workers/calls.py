@@ -13,6 +13,7 @@ from embodyflow.data.metrics import Metric
 from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
 from embodyflow.workers.layout import Layout, Rows
 
@@ -148,25 +149,32 @@ class GroupCall:
         ticket: The group.
         seed: Seed of the run.
         folder: Folder of the group's files.
-        weights: Policy weights to act with.
+        weights: Weights of the versions that may act, among them that of the ticket.
         num_versions: Most versions of the policy that the rank acts with at a time.
         stream: Number of the stream that the group belongs to; a recovery begins another.
         timeout: Time limit in seconds.
+        swaps: Changes of weights within its rows that the ledger names; ``None`` where it names none yet.
     """
 
     node_id: str
     ticket: Ticket
     seed: int
     folder: str
-    weights: ShardRef
+    weights: Mapping[int, ShardRef]
     num_versions: int
     stream: int
     timeout: float
+    swaps: tuple[Swap, ...] | None = None
 
     @property
     def journal(self) -> Journal:
         """The file that keeps the group's rows."""
         return Journal(Path(self.folder) / f"{self.ticket.attempt}.{self.ticket.version}.parts")
+
+    @property
+    def swaps_path(self) -> Path:
+        """The file with the changes of weights within the group's rows."""
+        return self.journal.beside("swaps")
 
     @property
     def shard_id(self) -> str:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -117,17 +118,22 @@ class WorkerGroup:
                         self._out_of_step_by = None
                 raise
 
-    async def play_group(self, rank: int, call: GroupCall) -> NodeResult:
+    async def play_group(self, rank: int, new_call: Callable[[], GroupCall]) -> NodeResult:
         """Play a group on one rank, beside others; a rank that dies is replaced, and its successor plays the group.
+
+        Args:
+            rank: Rank of the worker.
+            new_call: Function that returns the call, for each attempt.
 
         Raises:
             NodeTimeoutError: The group exceeded its time limit.
             WorkerLostError: The rank died repeatedly.
             Exception: The group failed.
         """
+        call = new_call()
         seconds = call.timeout + INTERRUPT_SECONDS
         late = f"group {call.ticket.group} of {call.node_id} took longer than {seconds:g} s"
-        [result] = await self._within(_gather([self._run_rank(rank, "play_group", call)]), late, seconds)
+        [result] = await self._within(_gather([self._run_rank(rank, "play_group", new_call)]), late, seconds)
         return result
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -207,15 +213,15 @@ class WorkerGroup:
         raise WorkerLostError(f"the {self.role} group is out of step: node {node_id} failed on a rank")
 
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
+        waits = [self._run_rank(rank, method, partial(_same, call)) for rank, call in enumerate(calls)]
         # A rank interrupts Python code itself; a hang in native code ends here.
         seconds = calls[0].timeout + INTERRUPT_SECONDS
         late = f"{calls[0].node_id} on the {self.role} group took longer than {seconds:g} s"
         return await self._within(_gather(waits), late, seconds)
 
-    async def _run_rank(self, rank: int, method: str, call: NodeCall | GroupCall) -> NodeResult:
+    async def _run_rank(self, rank: int, method: str, new_call: Callable[[], NodeCall | GroupCall]) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):
-            handle = self._ranks[rank]
+            handle, call = self._ranks[rank], new_call()
             try:
                 with self.busy.at_work(rank):
                     result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
@@ -324,6 +330,10 @@ class WorkerGroup:
             known = answer.done() and answer.exception() is None
             lines.append(f"{self.role} worker {rank}: {answer.result() if known else 'does not answer'}")
         return "\n".join(lines)
+
+
+def _same(call: NodeCall) -> NodeCall:
+    return call
 
 
 async def _gather(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

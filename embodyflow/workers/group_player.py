@@ -1,32 +1,22 @@
-"""Single groups on a rollout worker: engines of several versions of the policy, side by side."""
+"""Single groups on a rollout worker, side by side."""
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.data.padding import facts_of, to_ragged
+from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.swaps import SwapJournal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.process.durable_files import flush
-from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import GroupCall, NodeResult
-
-if TYPE_CHECKING:  # torch, which the flow's process does without
-    from embodyflow.nodes.engines import GroupEngine
-
-
-@dataclass(eq=False)
-class _Lane:
-    """An engine that plays groups with one version of the policy; it loads another when it is idle."""
-
-    engine: "GroupEngine"
-    version: int = -1
-    num_groups: int = 0
+from embodyflow.workers.group_lanes import Lane, build_lanes
 
 
 class GroupPlayer:
@@ -38,15 +28,16 @@ class GroupPlayer:
     """
 
     def __init__(self, config: RunConfig, buffer: BufferClient) -> None:
-        self._config, self._buffer = config, buffer
-        self._lanes: list[_Lane] = []
+        self._buffer, self._swaps = buffer, config.rollout.swaps_when_published
+        self._lanes = build_lanes(config, buffer)
         self._changed = threading.Condition()
         self._stream = 0
 
     def play(self, call: GroupCall) -> NodeResult:
         """Play a group, or read its rows from disk if an earlier attempt finished it; put them into the buffer.
 
-        The rows are on disk when this returns.
+        The rows are on disk when this returns. Where rows go on with newer weights, ``swaps`` among the result's facts
+        says where.
 
         Raises:
             NodeTimeoutError: The group exceeded its time limit.
@@ -58,32 +49,34 @@ class GroupPlayer:
         metrics: dict[str, Metric] = {}
         if not pieces:
             rows, metrics = self._play(call)
+            if self._swaps:
+                flush(call.swaps_path)  # rows count with their swaps only
             call.journal.append(rows)
             pieces = [rows]
         _flush(Path(call.folder))
         [rows] = pieces
         shard = self._buffer.put(call.shard_id, rows)
+        info: dict[str, Any] = {"swaps": SwapJournal(call.swaps_path).swaps()} if self._swaps else {}
         seconds = time.perf_counter() - started
-        return NodeResult(shard, metrics, {}, digest_of(rows), seconds, facts=facts_of(rows))
+        return NodeResult(shard, metrics, info, digest_of(rows), seconds, facts=facts_of(rows))
+
+    def offer(self, weights: Mapping[int, ShardRef]) -> None:
+        """Let groups go on with the newest of these versions, if they may."""
+        with self._changed:
+            self._lanes.offer(weights)
 
     def abandon(self, stream: int) -> None:
         """Cancel the groups of all streams before this one and wait until they have ended."""
         with self._changed:
             self._stream = stream
-            for lane in self._lanes:
-                if lane.version >= 0:
-                    lane.engine.end()
-                    lane.version = -1
-            self._changed.wait_for(lambda: not any(lane.num_groups for lane in self._lanes))
+            self._lanes.end()
+            self._changed.wait_for(lambda: not self._lanes.num_groups)
 
     def _play(self, call: GroupCall) -> tuple[Table, dict[str, Metric]]:
-        ticket = call.ticket
-        with self._changed:
-            if call.stream < self._stream:  # it waited for its turn meanwhile
-                raise RuntimeError(f"group {ticket.group} was abandoned")
-            lane = self._lane_of(call)
-            lane.num_groups += 1
+        ticket, lane = call.ticket, self._enter(call)
         try:
+            if self._swaps:
+                SwapJournal.create(call.swaps_path, ticket.version, call.swaps)
             columns = lane.engine.play_group(
                 call.seed, call.node_id, ticket.group, ticket.attempt, call.journal, call.timeout
             )
@@ -96,32 +89,13 @@ class GroupPlayer:
                 lane.num_groups -= 1
                 self._changed.notify_all()
 
-    def _lane_of(self, call: GroupCall) -> _Lane:
-        """Return the lane of a version, or load its weights into an idle engine."""
-        version = call.ticket.version
-        for lane in self._lanes:
-            if lane.version == version:
-                return lane
-        lane = self._idle_lane(call.num_versions)
-        if lane.version >= 0:
-            lane.engine.end()
-        lane.version = -1  # a load that fails leaves no usable version
-        weights = {name: array[0] for name, array in self._buffer.get_shard(call.weights).items()}
-        lane.engine.update_weights(weights, version)
-        lane.engine.begin()
-        lane.version = version
-        return lane
-
-    def _idle_lane(self, num_versions: int) -> _Lane:
-        for lane in self._lanes:
-            if not lane.num_groups:
-                return lane
-        if len(self._lanes) == num_versions:
-            raise RuntimeError(f"{num_versions} versions of the policy play groups already")
-        assert self._config.group_engine is not None
-        # Ranks do not matter: a group names its rows.
-        self._lanes.append(_Lane(resolve(self._config.group_engine)(self._config, 0, 1)))
-        return self._lanes[-1]
+    def _enter(self, call: GroupCall) -> Lane:
+        with self._changed:
+            if call.stream < self._stream:  # it waited for its turn meanwhile
+                raise RuntimeError(f"group {call.ticket.group} was abandoned")
+            lane = self._lanes.lane_of(call)
+            lane.num_groups += 1
+            return lane
 
 
 def _flush(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The control plane's view of a run's worker groups and the rows that pass between them: names and numbers."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
+from embodyflow.errors import InfrastructureError
 from embodyflow.process.tracing import span
 from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
@@ -23,6 +26,8 @@ from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
 from embodyflow.workers.ray_threads import in_thread
+
+_logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -47,6 +52,7 @@ class Session:
         self._held: dict[int, str] = {}  # digests of versions that are kept until they are released
         self._acting = Counter[int]()  # number of single groups that a version plays
         self._stream = 0
+        self._offers: list[asyncio.Task[None]] = []
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
@@ -98,7 +104,9 @@ class Session:
             raise RuntimeError(f"node {work.node_id}: the weights of version {version} are no longer kept")
         return version, weights
 
-    async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
+    async def play_group(
+        self, rank: int, node_id: str, ticket: Ticket, folder: Path, swaps: tuple[Swap, ...] | None = None
+    ) -> NodeResult:
         """Play a single group on a rollout rank, beside others.
 
         Its weights are kept until it has ended.
@@ -108,23 +116,32 @@ class Session:
             node_id: Node that the group belongs to.
             ticket: The group.
             folder: Folder of its files.
+            swaps: Changes of weights within its rows that the ledger names; ``None`` if it names none yet.
 
         Raises:
             RuntimeError: The weights of its version are gone.
             Exception: The group failed.
         """
-        weights = self._weights.get(ticket.version)
-        if weights is None:
+        if ticket.version not in self._weights:
             raise RuntimeError(f"group {ticket.group}: the weights of version {ticket.version} are no longer kept")
-        config = self.config
+        config, place, stream = self.config, str(folder.absolute()), self._stream
         num_versions, limit = config.rollout.max_staleness + 1, config.cluster.node_timeout
-        place = str(folder.absolute())
-        call = GroupCall(node_id, ticket, config.seed, place, weights, num_versions, self._stream, limit)
+
+        def call() -> GroupCall:
+            """Return the call with the weights of the moment: a lost rank's successor gets it later."""
+            weights = self._weights_of_group(ticket)
+            return GroupCall(node_id, ticket, config.seed, place, weights, num_versions, stream, limit, swaps)
+
         self._acting[ticket.version] += 1
         try:
             return await self._groups["rollout"].play_group(rank, call)
         finally:
             self._acting[ticket.version] -= 1
+
+    def _weights_of_group(self, ticket: Ticket) -> dict[int, ShardRef]:
+        if not self.config.rollout.swaps_when_published:
+            return {ticket.version: self._weights[ticket.version]}
+        return dict(self._weights)
 
     async def abandon_groups(self) -> None:
         """Cancel all groups that rollout workers play; those that are asked for later belong to another stream."""
@@ -187,6 +204,9 @@ class Session:
         self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
         await self._free_old_weights()
+        if self.config.rollout.swaps_when_published:
+            self._offers = [each for each in self._offers if not each.done()]
+            self._offers.append(asyncio.create_task(self._offer_weights(version)))
         return self.weights_digest
 
     def hold(self, version: int) -> None:
@@ -209,11 +229,25 @@ class Session:
         await self._free_old_weights()
 
     async def _free_old_weights(self) -> None:
-        newest = self.policy_version
-        kept = {*range(newest - self.config.rollout.max_staleness, newest + 1), *self._held}
-        for other in [each for each in self._weights if each not in kept and not self._acting[each]]:
+        for other in [each for each in self._weights if not self._may_act(each)]:
             del self._weights[other]
             await self.free(f"weights/{other}/")
+
+    def _may_act(self, version: int) -> bool:
+        """Return True if a version is held, or groups that are played or may still start need it."""
+        newest = range(self.policy_version - self.config.rollout.max_staleness, self.policy_version + 1)
+        if version in newest or version in self._held or self._acting[version]:
+            return True
+        # A group whose worker is lost needs all versions since it began.
+        acting = [each for each, number in self._acting.items() if number]
+        return self.config.rollout.swaps_when_published and version > min(acting, default=version)
+
+    async def _offer_weights(self, version: int) -> None:
+        """Let the groups that are played go on with the newest version, beside the commit."""
+        try:
+            await self._groups["rollout"].call("offer_weights", dict(self._weights))
+        except InfrastructureError as error:  # a lost worker's successor gets it with its first group
+            _logger.warning("a rollout worker gets version %d later: %s", version, error)
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""
@@ -251,6 +285,8 @@ class Session:
 
     def close(self) -> None:
         """Kill every process of the run."""
+        for offer in self._offers:
+            offer.cancel()
         for group in self._groups.values():
             group.kill()
         for buffer in self._buffers.values():

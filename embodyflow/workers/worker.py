@@ -71,7 +71,7 @@ def _captured_logs() -> Iterator[list[LogLine]]:
         root.removeHandler(capture)
 
 
-@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS, "groups": MAX_GROUPS_IN_FLIGHT})
+@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS, "groups": MAX_GROUPS_IN_FLIGHT, "offers": 1})
 class Worker:
     """One rank of a group.
 
@@ -170,6 +170,11 @@ class Worker:
     def play_group(self, call: GroupCall) -> NodeResult:
         """Play a single group beside whatever else runs on this rank; see :class:`.GroupPlayer`."""
         return self._groups.play(call)
+
+    @ray.method(concurrency_group="offers")
+    def offer_weights(self, weights: dict[int, ShardRef]) -> None:
+        """Let single groups go on with the newest of these versions."""
+        self._groups.offer(weights)
 
     @ray.method(concurrency_group="compute")
     def abandon_groups(self, stream: int) -> None:

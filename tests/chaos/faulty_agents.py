@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 from my_programs import complete
 from planned_faults import claimed_faults, folder_of_run, number_of_arrival, plan_of_run, send_signal
@@ -33,6 +34,14 @@ async def ask(place: str) -> str:
     with asked.open("a") as file:
         file.write(f"{place}\n")
     return f"{place}/{before.count(place)}".replace("/", "*")
+
+
+def count_digits(sample: Any) -> Any:
+    """Return the number of digits in a response as its reward, which differs within groups of an untrained model."""
+    from embodyflow.rewards.interface import Score  # the program does without embodyflow
+
+    digits = sum(letter.isdigit() for letter in sample.response)
+    return Score(float(digits), digits % 2 == 0)
 
 
 def main() -> None:

@@ -7,7 +7,10 @@ Besides the graph's nodes there is ``commit``, which starts when the trainer is 
 """
 
 import functools
+import os
 import threading
+import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,11 +53,17 @@ def rae_graph() -> TaskGraph:
     return _with_faulty_nodes(rae())
 
 
-def _with_faulty_nodes(whole: TaskGraph) -> TaskGraph:
+def streamed_graph() -> TaskGraph:
+    """Return the graph of streamed language jobs: all nodes are of this module but the rollout."""
+    return _with_faulty_nodes(language_grpo(), but=("rollout",))
+
+
+def _with_faulty_nodes(whole: TaskGraph, but: Sequence[str] = ()) -> TaskGraph:
     faulty = TaskGraph(whole.graph_id, whole.description)
     for node in whole.nodes.values():
         name = node.executable_ref.partition(":")[2]
-        faulty.add_node(node.model_copy(update={"executable_ref": f"faulty_nodes:{name}"}))
+        function = node.executable_ref if node.node_id in but else f"faulty_nodes:{name}"
+        faulty.add_node(node.model_copy(update={"executable_ref": function}))
     return faulty
 
 
@@ -84,11 +93,28 @@ def _watch_commits(worker: Any) -> None:
         worker.save = save_with_faults
 
 
+@functools.cache
+def _slow_down() -> None:
+    """Let each pass of a rollout worker take as long as the environment says, so that versions come within rows."""
+    if (seconds := float(os.environ.get("EMBODYFLOW_STEP_SECONDS", "0"))) == 0:
+        return
+    from embodyflow.generation.conversations.swapping import SwappingConversations  # takes seconds to import
+
+    step = SwappingConversations.step
+
+    def step_slowly(conversations: SwappingConversations) -> Any:
+        time.sleep(seconds)
+        return step(conversations)
+
+    SwappingConversations.step = step_slowly  # type: ignore[method-assign]
+
+
 def _faulty(name: str) -> Any:
     function = getattr(tasks, name)
 
     @functools.wraps(function)
     def run(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+        _slow_down()
         _watch_commits(worker)
         _inject_faults(call, worker)
         output: NodeOutput = function(batch, config, worker=worker, call=call, **kwargs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_jobs import WORDS as INTERVIEW_WORDS
 from agent_jobs import run_words
+from language_jobs import TINY
 from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, SMALL_SAC, TWO_WORKERS, Runs, assert_trained
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
@@ -24,6 +25,16 @@ TOOL = "{function: faulty_agents:ask, timeout: 90}"
 INTERVIEW = (*INTERVIEW_WORDS, f"rollout.agent.tools=[{TOOL}]")
 KUHN = ("experiment=kuhn", "algorithm=rae", "rollout.max_response_tokens=48")
 PROGRAM = HERE / "faulty_agents.py"
+PUBLISHED = (
+    *("rollout.mode=streaming", "rollout.order=first_ready", "rollout.interrupt.when=published"),
+    *("rollout.max_staleness=2", "algorithm.old_log_probs=proximal", "rollout.num_workers=2"),
+)
+STREAMED_LANGUAGE = (
+    *(word for word in TINY if not word.startswith(("run_id", "iterations"))),
+    *("warm_start=null", "filter.drop_uniform=false", "rollout.num_groups=4", "rollout.group_size=4"),
+    *("reward=custom", "reward.function.function=faulty_agents:count_digits", "cluster.start_timeout=300"),
+)
+STREAMED_AGENT = run_words(*INTERVIEW_WORDS, "rollout.agent.tools=[{function: agent_jobs:look_up, timeout: 60}]")
 JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
@@ -31,6 +42,8 @@ JOBS = {  # training flow and words of each job
         (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
     ),
     "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
+    "streamed": ("grpo", (*STREAMED_LANGUAGE, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
+    "streamed_agent": ("grpo", (*STREAMED_AGENT, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
     "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
     "self_play": (
         "grpo",

@@ -126,7 +126,7 @@ class ArealEngine:
             completion = await self._model.generate(asked, limit)
         self._context.counts.turns += 1
         tokens, log_probs = list(completion.token_ids), list(completion.log_probs)
-        versions = [completion.policy_version] * len(tokens)
+        versions = list(completion.versions) or [completion.policy_version] * len(tokens)
         return ModelResponse(list(asked), tokens, log_probs, versions, completion.finish_reason, req.tokenizer)
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from embodyflow.agents.conducting.conductor import Ask, Conductor
 from embodyflow.agents.conducting.idle_loop import IdleLoop
-from embodyflow.generation.interface import Completion, ConversationEngine, Conversations, Sampling
+from embodyflow.generation.interface import Completion, Conversations, Conversing, Sampling
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class FreeRunning(Conductor[T]):
         sampling: Sampling parameters of all turns.
     """
 
-    def __init__(self, engine: ConversationEngine, sampling: Sampling) -> None:
+    def __init__(self, engine: Conversing, sampling: Sampling) -> None:
         self._idle_loop = IdleLoop()
         super().__init__(self._idle_loop)
         self._engine, self._sampling = engine, sampling

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from embodyflow.agents.conducting.free_running import FreeRunning
-from embodyflow.generation.interface import ConversationEngine, Sampling
+from embodyflow.generation.interface import Conversing, Sampling
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class OpenEnded(FreeRunning[T]):
         num_episodes: Number of episodes that are expected at a time; further ones wait for room.
     """
 
-    def __init__(self, engine: ConversationEngine, sampling: Sampling, num_episodes: int) -> None:
+    def __init__(self, engine: Conversing, sampling: Sampling, num_episodes: int) -> None:
         super().__init__(engine, sampling)
         self._numbers = itertools.count()
         self._is_closing = False

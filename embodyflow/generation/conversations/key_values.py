@@ -92,6 +92,15 @@ class KeyValues:
             for each in layer:
                 each[blocks].index_copy_(1, targets, each[blocks].index_select(1, sources))
 
+    @torch.inference_mode()
+    def copy_from(self, other: "KeyValues", source: int, target: int, num_positions: int) -> None:
+        """Copy the first positions of a slot of another cache to a slot of this one."""
+        self.reserve(num_positions)
+        blocks = blocks_of(num_positions)
+        for own, theirs in zip(self._layers, other._layers, strict=True):
+            for mine, their in zip(own, theirs, strict=True):
+                mine[:blocks, target] = their[:blocks, source]
+
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
         layers = zip(self._layers, self._windows, strict=True)

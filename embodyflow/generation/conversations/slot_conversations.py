@@ -49,6 +49,7 @@ class SlotConversations:
         self._noise = None if sampling.is_greedy else Noise(key_values.num_slots, vocab_size)
         self._active: list[Turn] = []  # each with a slot; those of the last pass at the end
         self._waiting = deque[Turn]()
+        self._paused: set[int] = set()  # conversations that keep their slots
         self._readers: dict[tuple[int, ...], Turn] = {}  # a turn that reads its prompt, by the first tokens
         self.counts = TokenCounts()
 
@@ -59,25 +60,60 @@ class SlotConversations:
 
     def ask(self, conversation: int, request: Request, recorded: tuple[int, ...] = ()) -> None:
         """Begin a turn."""
+        self.attach(self.turn_of(conversation, request, recorded))
+
+    @property
+    def has_room(self) -> bool:
+        """True if a slot is free."""
+        return self._slots.has_free
+
+    def turn_of(self, conversation: int, request: Request, recorded: tuple[int, ...] = ()) -> Turn:
+        """Return a turn that has not begun; see :meth:`ask`."""
         check_requests([(conversation, request)], self._sampling, self._vocab_size, self._max_model_len)
         stop = None if self._build_stop is None else self._build_stop()
-        turn = Turn(conversation, request, self._sampling, recorded, stop)
-        self._slots.touch(conversation)
+        return Turn(conversation, request, self._sampling, recorded, stop)
+
+    def attach(self, turn: Turn) -> None:
+        """Begin a turn, or go on with one that another cache has held; the model reads all its tokens."""
+        turn.read_again()
+        self._slots.touch(turn.conversation)
         self._waiting.append(turn)
+
+    def take_over(self, turn: Turn, source: "SlotConversations") -> None:
+        """Go on with a turn of other conversations and with its keys and values, in a slot that must be free."""
+        slot, tokens = self._slots.take(turn.conversation), source._slots.tokens[turn.slot]
+        self._key_values.copy_from(source._key_values, turn.slot, slot, len(tokens))
+        self._slots.tokens[slot] = list(tokens)
+        self._slots.mark_mixed(slot)
+        source.end(turn.conversation)
+        turn.slot = slot
+        self._active.append(turn)
+        self._start_noise(turn)
+
+    def pause(self, conversation: int) -> None:
+        """Stop the turn of a conversation until :meth:`take_over` or :meth:`end`; it keeps its slot."""
+        self._leave(conversation)
+        self._paused.add(conversation)
 
     def end(self, conversation: int) -> None:
         """Abandon the turn of a conversation, if it has one, and free its slot."""
+        self._leave(conversation)
+        self._paused.discard(conversation)
+        self._slots.release(conversation)
+
+    def _leave(self, conversation: int) -> None:
         for turn in self._active:
             if turn.conversation == conversation:
                 self._forget_reader(turn)
         self._active = [turn for turn in self._active if turn.conversation != conversation]
         self._waiting = deque(turn for turn in self._waiting if turn.conversation != conversation)
-        self._slots.release(conversation)
 
     def step(self) -> list[tuple[int, Completion]]:
         """Compute one pass; return the turns that it finished, with their conversations."""
         self._admit()
         turns, chunks = self._choose()
+        if not turns:  # all slots belong to paused conversations
+            return []
         hidden = self._passes.hidden(chunks)
         drawing, rows, row = list[Turn](), list[int](), -1
         for turn, chunk in zip(turns, chunks, strict=True):
@@ -110,7 +146,7 @@ class SlotConversations:
             self._forget_reader(turn)
 
     def _forget_reader(self, turn: Turn) -> None:
-        key = key_of(turn.request.prompt_ids)
+        key = key_of(turn.context)
         if self._readers.get(key) is turn:
             del self._readers[key]
 
@@ -137,7 +173,7 @@ class SlotConversations:
             self._admit_turn(turn, self._slots.of(turn.conversation), copies)
         for turn in [turn for turn in self._waiting if self._slots.of(turn.conversation) is None]:
             if not self._slots.has_free:
-                if not is_idle or len(self._active) == self._key_values.num_slots:
+                if not is_idle or len(self._active) + len(self._paused) == self._key_values.num_slots:
                     break
                 self._slots.release_oldest()  # an idle engine takes the slots of idle conversations
             self._admit_turn(turn, None, copies)
@@ -145,16 +181,15 @@ class SlotConversations:
 
     def _admit_turn(self, turn: Turn, slot: int | None, copies: Copies) -> None:
         """Begin a turn after the longest prefix that any slot holds, unless another turn is reading more of it."""
-        prompt = turn.request.prompt_ids
+        prompt = turn.context
         kept = 0 if slot is None else self._slots.shared(slot, prompt)
-        source, length = self._slots.longest_prefix(prompt)
-        if length <= kept:
-            source, length = slot, kept
+        source, found = self._slots.longest_prefix(prompt)
+        length = max(found, kept)
         if self._is_being_read(prompt, length):
             return
         if slot is None:
             slot = self._slots.take(turn.conversation)
-        if source is not None and source != slot:
+        if found > kept and source != slot:
             copies.add(source, slot, kept, length)
             self._slots.tokens[slot] = self._slots.tokens[source][:length]
         self.counts.copied += length - kept
@@ -166,13 +201,16 @@ class SlotConversations:
         reader, unread = self._readers.get(key_of(prompt)), len(prompt) - 1 - length
         if reader is None or not unread:
             return False
-        return common_length(reader.request.prompt_ids, prompt[:-1]) - length >= unread / 2
+        return common_length(reader.context, prompt[:-1]) - length >= unread / 2
 
     def _begin(self, turn: Turn, slot: int, length: int) -> None:
         """Begin a turn in a slot of which it keeps the first tokens."""
-        turn.slot, turn.unread = slot, list(turn.request.prompt_ids[length:])
+        turn.slot, turn.unread = slot, list(turn.context[length:])
         del self._slots.tokens[slot][length:]
         self._active.append(turn)
-        self._readers.setdefault(key_of(turn.request.prompt_ids), turn)
+        self._readers.setdefault(key_of(turn.context), turn)
+        self._start_noise(turn)
+
+    def _start_noise(self, turn: Turn) -> None:
         if self._noise is not None:
-            self._noise.start(slot, turn.request.seed)
+            self._noise.start(turn.slot, turn.request.seed, turn.num_tokens)

@@ -21,6 +21,7 @@ class Slots:
         self.tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self._owners: dict[int, int] = {}  # slot of each conversation, the least recently used first
         self._free = list(range(num_slots))  # the longest free first
+        self._mixed: set[int] = set()  # slots whose keys and values several versions of the weights computed
         self._by_key: dict[tuple[int, ...], deque[int]] = {}  # slots that got these first tokens last
 
     @property
@@ -41,7 +42,12 @@ class Slots:
     def take(self, conversation: int) -> int:
         """Give a conversation a free slot and return it."""
         self._owners[conversation] = slot = self._free.pop(0)
+        self._mixed.discard(slot)
         return slot
+
+    def mark_mixed(self, slot: int) -> None:
+        """Let no prompt copy from a slot until it is taken again."""
+        self._mixed.add(slot)
 
     def release(self, conversation: int) -> None:
         """Free the slot of a conversation, if it has one; its content stays until the slot is taken."""
@@ -66,7 +72,7 @@ class Slots:
         """
         best = (0, 0)
         for slot in self._by_key.get(key_of(prompt), ()):
-            length = self.shared(slot, prompt)
+            length = 0 if slot in self._mixed else self.shared(slot, prompt)
             best = (slot, length) if length > best[1] else best
             if length == len(prompt) - 1:
                 break

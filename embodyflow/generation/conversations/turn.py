@@ -16,8 +16,11 @@ class Turn:
         sampling: Sampling parameters.
         recorded: Tokens of an earlier attempt, which the model reads in place of those that it samples; may be empty.
         stop: Search for stop strings, or ``None`` without any.
+        is_reading: True until the next token after ``context`` is sampled.
         slot: Slot of the cache; -1 while the turn waits for one.
         unread: Tokens that are not in the cache yet.
+        context: Tokens that the turn reads before it samples its next one: the prompt, and those that it sampled before
+            it was moved to another cache.
     """
 
     conversation: int
@@ -27,17 +30,28 @@ class Turn:
     stop: StopStrings | None
     slot: int = -1
     unread: list[int] = field(default_factory=list)
+    context: tuple[int, ...] = field(init=False)
+    is_reading: bool = field(init=False, default=True)
     _tokens: list[int] = field(default_factory=list)
     _log_probs: list[float] = field(default_factory=list)
     _stopped: bool = False
 
+    def __post_init__(self) -> None:
+        self.context = self.request.prompt_ids
+
     @property
-    def is_reading(self) -> bool:
-        """True before the first token is sampled."""
-        return not self._tokens
+    def num_tokens(self) -> int:
+        """Number of tokens that were sampled."""
+        return len(self._tokens)
+
+    def read_again(self) -> None:
+        """Read the prompt and all tokens so far, in a cache that has none of them."""
+        self.slot, self.is_reading = -1, True
+        self.context = (*self.request.prompt_ids, *self._tokens)
 
     def append(self, token: int, log_prob: float) -> bool:
         """Append a sampled token; return True if it ends the turn."""
+        self.is_reading = False
         self._tokens.append(token)
         self._log_probs.append(log_prob)
         number = len(self._tokens)

@@ -156,7 +156,7 @@ class Stages:
 
     def is_evaluated(self, iteration: int, weights_digest: str) -> bool:
         """Return True if the ledger has the evaluation of an iteration with these weights."""
-        facts = self._ledger.newest("evaluation", iteration)
+        facts = self.ledger.newest("evaluation", iteration)
         return facts is not None and facts["weights_digest"] == weights_digest
 
     async def restore_metrics(self, iteration: int) -> None:

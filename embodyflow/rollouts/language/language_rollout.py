@@ -104,12 +104,18 @@ class LanguageRollout(GroupRollout):
             ParityError: The engine's log-probs of the probe differ from the trainer's.
         """
         if self._engine is None:
-            with _BUILDING, self._model_folder() as folder:
-                config, device = self.config.rollout.generation, self.config.cluster.device
-                self._engine = build_generation_engine(config, folder, device)
+            self._engine = self._build_engine()
+        self._load(self._engine, weights, version)
+
+    def _build_engine(self) -> GenerationEngine:
+        with _BUILDING, self._model_folder() as folder:
+            return build_generation_engine(self.config.rollout.generation, folder, self.config.cluster.device)
+
+    def _load(self, engine: GenerationEngine, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Load weights into an engine and compare its log-probs of the probe with the trainer's."""
         probe = {name: array for name, array in weights.items() if name.startswith(PREFIX)}
-        self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
-        scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
+        engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
+        scores = engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
         compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Question]:

@@ -61,7 +61,7 @@ def end_of(index: int, every: int, is_last: bool, max_tokens: int) -> int:
     return max_tokens if is_last else min((index + 1) * every, max_tokens)
 
 
-def version_column(responses: Sequence[Response]) -> Columns:
+def version_column(responses: Sequence[Response] | Sequence[Completion]) -> Columns:
     """Return the column :data:`VERSION`, int32 [N, R, 1]."""
     return {VERSION: pad_lists([response.versions for response in responses], np.int32)[1][..., None]}
 

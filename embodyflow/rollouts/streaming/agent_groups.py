@@ -46,5 +46,5 @@ class AgentGroups(LanguageGroups, AgentRollout):
         async def play(question: Question, number: int) -> Played:
             return await self._play(self._conductor, number, question, "train", draws, services)
 
-        played = self._conductor.play([partial(play, question) for question in questions], timeout)
+        played: list[Played] = self._run_group([partial(play, question) for question in questions], journal, timeout)
         return {**ids_of(questions), **columns_of_episodes(played, self._agent.agents)}

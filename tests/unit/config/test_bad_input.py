@@ -420,6 +420,44 @@ MISTAKES = {
         "experiment=calculator +rollout.interrupt.every=4 rollout.max_staleness=1",
         "rollout: interrupt.every=4: allowed is null with job=agent",
     ),
+    "published weights by index": (
+        "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.max_staleness=1 "
+        "algorithm.old_log_probs=proximal",
+        "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=streaming and "
+        "order=by_index; by index, weights change at token indices by interrupt.every",
+    ),
+    "published weights without newer ones": (
+        "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready",
+        "rollout: interrupt.when=published: needs max_staleness of at least 1",
+    ),
+    "published weights in an engine that cannot go on": (
+        "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready "
+        "rollout.max_staleness=1 rollout.generation.name=vllm",
+        "rollout: interrupt.when=published: allowed with generation.name=hf, not vllm; only hf continues",
+    ),
+    "published weights on a server": (
+        "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready "
+        "rollout.max_staleness=1 rollout.generation.name=remote +rollout.generation.base_url=http://localhost:8000 "
+        "~rollout.generation.max_num_seqs",
+        "rollout: interrupt.when=published: allowed with generation.name=hf, not remote; only hf continues",
+    ),
+    "published weights and token indices": (
+        "experiment=math rollout.interrupt.when=published rollout.interrupt.every=4",
+        "rollout.interrupt: every=4: allowed is null with when=published, which follows no token index",
+    ),
+    "published weights for a robot": (
+        "+rollout.interrupt.when=published",
+        "rollout.interrupt: ",
+    ),
+    "a kept cache at token indices": (
+        "experiment=math rollout.interrupt.cache=keep rollout.interrupt.every=4 rollout.max_staleness=1",
+        "rollout.interrupt: cache=keep: allowed with when=published; at token indices the cache is recomputed",
+    ),
+    "a kept cache of conversations": (
+        "experiment=calculator rollout.interrupt.when=published rollout.interrupt.cache=keep rollout.mode=streaming "
+        "rollout.order=first_ready rollout.max_staleness=1",
+        "rollout: interrupt.cache=keep: allowed is recompute with job=agent",
+    ),
     "newer weights for the rows of one node of two": (
         "experiment=math algorithm=dapo rollout.interrupt.every=4 rollout.max_staleness=1 "
         "algorithm.old_log_probs=proximal",

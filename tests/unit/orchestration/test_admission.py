@@ -14,6 +14,9 @@ from embodyflow.orchestration.run.streaming.admission import Admission, ByIndex,
 ORDERS = (ByIndex, FirstReady, FirstReadyWithin)
 SIZES = st.builds(Sizes, st.integers(1, 4), st.integers(0, 3), st.integers(1, 8))
 
+Action = Callable[[bool], bool]
+"""Acts if it is told to; otherwise it says whether it can."""
+
 
 class Line:
     """Workers with some room and a trainer, which act in any order; the ledger is a list."""
@@ -29,7 +32,7 @@ class Line:
         """Act until all iterations are trained; every state must allow an action."""
         while self.version < self._sizes.iterations:
             disturb(self)
-            actions = [action for action in (self._start, self._finish, self._select, self._train) if action(False)]
+            actions = [action for action in self._actions if action(False)]
             assert actions, "deadlock"
             self._rng.choice(actions)(True)
             self._check()
@@ -38,6 +41,10 @@ class Line:
         """Let all processes die; of the trained versions those up to ``version`` are left, and the ledger."""
         self.version, self._playing = version, []
         self.stream = self._order(self._sizes, version, self.ledger)
+
+    @property
+    def _actions(self) -> list[Action]:
+        return [self._start, self._finish, self._select, self._train]
 
     def _start(self, act: bool) -> bool:
         ticket = self.stream.upcoming()
@@ -71,9 +78,10 @@ class Line:
 
     def _check(self) -> None:
         sizes = self._sizes
-        assert self.stream.num_selected * sizes.batch + self.stream.num_open <= sizes.batch * (
-            sizes.max_staleness + self.version + 1
-        )
+        if self.stream.num_open:  # after a death, more may be selected than the version then allows
+            assert self.stream.num_selected * sizes.batch + self.stream.num_open <= sizes.batch * (
+                sizes.max_staleness + self.version + 1
+            )
         for selection in self.ledger[-1:]:
             assert all(0 <= staleness <= sizes.max_staleness for staleness in selection.staleness)
             assert len(selection.groups) == sizes.batch
@@ -129,6 +137,99 @@ def test_decisions_in_the_ledger_survive_deaths(order: type[Admission], sizes: S
     line.check_end()
     attempts = [(ticket.group, ticket.attempt) for each in line.ledger for ticket in (*each.groups, *each.dropped)]
     assert len(set(attempts)) == len(attempts), "no draw is repeated"
+
+
+class InterruptedLine(Line):
+    """A line whose groups sample token after token, each with the newest version, or with the one that a record names.
+
+    What the ledger names is played again after a death, and waits for versions that are trained again.
+    """
+
+    LENGTH = 3
+
+    def __init__(self, order: type[Admission], sizes: Sizes, room: int, rng: random.Random) -> None:
+        super().__init__(order, sizes, room, rng)
+        self.record: dict[Ticket, list[int]] = {}  # versions of the tokens of groups that the ledger names
+        self._tokens: dict[Ticket, list[int]] = {}
+        self._missing: list[Ticket] = []
+        self._ready: set[Ticket] = set()
+
+    def lose_everything(self, version: int) -> None:
+        super().lose_everything(version)
+        self._tokens, self._ready = {}, set()
+        self._missing = [ticket for selection in self.ledger[version:] for ticket in selection.groups]
+
+    @property
+    def _actions(self) -> list[Action]:
+        return [*super()._actions, self._decode]
+
+    def _start(self, act: bool) -> bool:
+        if not self._missing:
+            return super()._start(act)
+        can = len(self._playing) < self._room and self._missing[0].version <= self.version
+        if act:
+            self._playing.append(self._missing.pop(0))
+        return can
+
+    def _decode(self, act: bool) -> bool:
+        open_ones = [each for each in self._playing if len(self._tokens.get(each, ())) < self.LENGTH]
+        able = [each for each in open_ones if self._next_version(each) <= self.version]
+        if act:
+            ticket = self._rng.choice(able)
+            self._tokens.setdefault(ticket, []).append(self._next_version(ticket))
+        return bool(able)
+
+    def _next_version(self, ticket: Ticket) -> int:
+        recorded = self.record.get(ticket)
+        return self.version if recorded is None else recorded[len(self._tokens.get(ticket, ()))]
+
+    def _finish(self, act: bool) -> bool:
+        whole = [each for each in self._playing if len(self._tokens.get(each, ())) == self.LENGTH]
+        if act:
+            ticket = self._rng.choice(whole)
+            self._playing.remove(ticket)
+            if ticket in self.record:
+                self._ready.add(ticket)
+            else:
+                self.stream.finish(ticket)
+        return bool(whole)
+
+    def _select(self, act: bool) -> bool:
+        number = len(self.ledger)
+        can = super()._select(act)
+        for selection in self.ledger[number:]:
+            self.record |= {ticket: self._tokens[ticket] for ticket in selection.groups}
+            self._ready.update(selection.groups)
+        return can
+
+    def _train(self, act: bool) -> bool:
+        is_there = act or (super()._train(False) and self._ready.issuperset(self.ledger[self.version].groups))
+        if act:
+            for ticket in self.ledger[self.version].groups:
+                self.trained(self.version + 1, self._tokens[ticket])
+            super()._train(True)
+        return is_there
+
+    def trained(self, iteration: int, versions: list[int]) -> None:
+        """Check the tokens of a group that an iteration trains on."""
+        assert self._sizes.oldest(iteration) <= min(versions) <= max(versions) < iteration
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from((FirstReady, FirstReadyWithin)), SIZES, st.integers(1, 20), st.integers(0, 2**32), st.booleans())
+def test_no_token_is_too_old_and_nothing_waits_for_ever_if_weights_change_within_rows(
+    order: type[Admission], sizes: Sizes, room: int, seed: int, dies: bool
+) -> None:
+    """Zero capacity, dropped groups and an empty source are among the sizes; each state must allow an action."""
+    rng = random.Random(seed)
+
+    def disturb(line: Line) -> None:
+        if dies and rng.random() < 0.05:
+            line.lose_everything(max(line.version - rng.randrange(2), 0))
+
+    line = InterruptedLine(order, sizes, room, rng)
+    line.run(disturb)
+    line.check_end()
 
 
 def started(stream: Admission, number: int) -> list[Ticket]:

@@ -3,123 +3,37 @@
 import asyncio
 import hashlib
 import json
-import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from counting_run import Ranks, begin, iterate, leave_flows, run_after, run_in
-from language_jobs import language_config
+from counting_run import iterate, leave_flows
+from streamed_run import BATCH, ITERATIONS, STALENESS, config_of, open_stream, row_of, train, versions_of
 
-from embodyflow.config.language import LanguageConfig
-from embodyflow.data.row_plan import RowFacts, ShardRef
-from embodyflow.data.rows_file import write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Selection, Ticket
-from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
+from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run import recovery, training
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.orchestration.run.streaming.room import Room
-from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.calls import NodeReport, NodeResult, NodeWork
 from pipelines import load_pipeline
 
-ITERATIONS, BATCH, STALENESS = 6, 3, 2
-LOST = WorkerLostError("a worker of the rollout group is gone")
+PUBLISHED = ("rollout.order=first_ready", "rollout.interrupt.when=published")
 ORDERS = {
     "by index": [],
     "first ready, drop": ["rollout.order=first_ready"],
     "first ready, wait": ["rollout.order=first_ready", "rollout.too_old=wait"],
+    "interrupted, drop": [*PUBLISHED],
+    "interrupted, wait": [*PUBLISHED, "rollout.too_old=wait"],
 }
-
-
-class GroupRanks(Ranks):
-    """A session whose ranks play groups in random times; a group's rows depend on its name and its weights."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._rng = random.Random(seed)
-        self.fails_at: set[int] = set()  # number of groups that are played before one fails
-        self.loses_rows: set[int] = set()  # iterations whose groups' rows are lost once
-        self.num_played = 0
-        self._rows: dict[str, str] = {}
-
-    async def abandon_groups(self) -> None:
-        self._rows.clear()
-
-    async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
-        weights = self._published[ticket.version]
-        self.num_played += 1
-        number = self.num_played
-        for _ in range(self._rng.choice([0, 1, 2, 5, 60])):
-            await asyncio.sleep(0)
-        if number in self.fails_at:
-            self.fails_at.remove(number)
-            raise LOST
-        shard_id = f"stream/{node_id}/{ticket.name}"
-        self._rows[shard_id] = row_of(ticket, weights)
-        facts = RowFacts(None, np.array([ticket.group]))
-        return NodeResult(ShardRef(shard_id, "here", 1), {}, {}, "", 1.0, facts=facts)
-
-    async def run_node(self, work: NodeWork, parents: Any) -> NodeReport:
-        if work.iteration in self.loses_rows:
-            self.loses_rows.remove(work.iteration)
-            self._rows.clear()
-        [groups] = parents
-        try:
-            texts = [self._rows[shard.shard_id] for shard in groups.shards]
-        except KeyError as error:
-            raise ShardLostError(str(error.args[0]), "here") from error
-        rows: Table = {"uid": np.arange(len(texts)), "text": np.array([list(text.encode()) for text in texts])}
-        write_rows(Path(str(work.stage)) / "0.rows", rows)
-        return replace(
-            groups, shards=(ShardRef(f"{work.iteration}/rollout/0", "here", len(texts)),), digests=(digest_of(rows),)
-        )
-
-    async def free(self, prefix: str) -> None:
-        self._rows = {shard: row for shard, row in self._rows.items() if not shard.startswith(prefix)}
-
-
-def row_of(ticket: Ticket, weights: str) -> str:
-    return hashlib.sha256(f"{ticket.name} {weights}".encode()).hexdigest()
 
 
 @pytest.fixture(autouse=True)
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_flows(monkeypatch)
     monkeypatch.setattr(training, "run_iteration", iterate)
-
-
-def config_of(root: Path, run_id: str, *words: str) -> LanguageConfig:
-    return language_config(
-        *(
-            f"run_root={root}",
-            f"run_id={run_id}",
-            f"iterations={ITERATIONS}",
-        ),
-        *("trainer.keep_checkpoints=2", f"rollout.max_staleness={STALENESS}", "algorithm.old_log_probs=proximal"),
-        *("rollout.mode=streaming", f"rollout.num_groups={BATCH}", "rollout.num_workers=2", *words),
-    )
-
-
-def open_stream(folder: RunFolder, config: LanguageConfig, seed: int) -> Any:
-    run = run_in(folder, config)
-    run.session = GroupRanks(seed)
-    run.rollouts = Stream(config, run.session, run.stages, folder.groups, run.turns, "rollout")
-    return run
-
-
-async def train(run: Any, last: int | None) -> str:
-    if last is None:
-        await begin(run)
-        await run.rollouts.start(0)
-        last = 0
-    await run_after(run, last)
-    await run.rollouts.stop()
-    return str(run.session.weights_digest)
 
 
 def selections_of(run: Any) -> dict[int, Selection]:
@@ -133,7 +47,10 @@ def dictated(selections: dict[int, Selection]) -> str:
     state: dict[str, Any] = {"updates": 0, "rows": ""}
     weights = [hashlib.sha256(json.dumps(state).encode()).hexdigest()]
     for index in range(1, ITERATIONS + 1):
-        texts = [row_of(ticket, weights[ticket.version]) for ticket in selections[index].groups]
+        texts = []
+        for ticket in selections[index].groups:
+            versions = versions_of(ticket, selections[index].swaps.get(ticket, ()))
+            texts.append(row_of(ticket, {seed: [weights[each] for each in row] for seed, row in versions.items()}))
         rows: Table = {"uid": np.arange(len(texts)), "text": np.array([list(text.encode()) for text in texts])}
         read = hashlib.sha256("".join([state["rows"], digest_of(rows)]).encode()).hexdigest()
         state = {"updates": index, "rows": read}
@@ -160,6 +77,11 @@ def assert_as_dictated(run: Any, digest: str, order: str) -> None:
         selections = by_index()
     for selection in selections.values():
         assert max(selection.staleness) <= STALENESS
+        for ticket, swaps in selection.swaps.items():
+            used = {version for row in versions_of(ticket, swaps).values() for version in row}
+            assert used <= {*range(selection.iteration - 1 - STALENESS, selection.iteration)}
+    if order.startswith("interrupted"):
+        assert any(selection.swaps for selection in selections.values()), "no row has met newer weights"
     assert digest == dictated(selections)
     assert not run.folder.groups.path.exists(), "no rows of groups are left"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from embodyflow.data.tickets import Ticket
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.workers.calls import GroupCall
+from embodyflow.workers.group_lanes import VersionLanes
 from embodyflow.workers.group_player import GroupPlayer
 
 WORDS = ("rollout.num_groups=3", "rollout.group_size=2", "rollout.mode=streaming", "rollout.max_staleness=1")
@@ -53,9 +54,8 @@ class Memory:
 def call(folder: Path, group: int, attempt: int = 0, version: int = 3, stream: int = 1) -> GroupCall:
     ticket = Ticket(group, attempt, version)
     place = str(folder / "stream" / "rollout" / str(group))
-    return GroupCall(
-        "rollout", ticket, 0, place, ShardRef("weights", "here", 1), num_versions=2, stream=stream, timeout=60.0
-    )
+    weights = {version: ShardRef("weights", "here", 1)}
+    return GroupCall("rollout", ticket, 0, place, weights, num_versions=2, stream=stream, timeout=60.0)
 
 
 @pytest.fixture
@@ -107,10 +107,11 @@ def test_two_versions_play_side_by_side_and_a_third_waits_for_an_idle_engine(
     player.play(call(tmp_path, 2, version=5))
     versions = [set(memory.rows[f"stream/rollout/{g}.0.{v}"]["policy_version"]) for g, v in ((0, 3), (1, 4), (2, 5))]
     assert versions == [{3}, {4}, {5}] and memory.num_loads == 3
-    player._lanes[0].num_groups = player._lanes[1].num_groups = 1
+    lanes = cast(VersionLanes, player._lanes).lanes
+    lanes[0].num_groups = lanes[1].num_groups = 1
     with pytest.raises(RuntimeError, match="2 versions of the policy play groups already"):
         player.play(call(tmp_path, 0, version=6))
-    player._lanes[0].num_groups = player._lanes[1].num_groups = 0
+    lanes[0].num_groups = lanes[1].num_groups = 0
 
 
 def test_a_finished_group_is_read_from_disk(player: GroupPlayer, memory: Memory, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_finished_group_is_read_from_disk(player: GroupPlayer, memory: Memory,
 def test_abandoned_groups_end_and_others_follow(player: GroupPlayer, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         playing = threads.submit(player.play, call(tmp_path, 0))
-        while not player._lanes or not player._lanes[0].num_groups:
+        while not player._lanes.num_groups:
             pass
         player.abandon(2)
         assert isinstance(playing.exception(), RuntimeError)

@@ -3,15 +3,19 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from language_jobs import language_config
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.tickets import Ticket
+from embodyflow.errors import WorkerLostError
 from embodyflow.workers import session as session_module
-from embodyflow.workers.calls import LogLine, NodeCall, NodeReport, NodeResult, NodeWork
+from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import Session
 
@@ -157,3 +161,57 @@ def test_the_event_loop_runs_while_ray_starts_buffers(
     monkeypatch.setattr(session_module, "call_buffers", freed)
     asyncio.run(mend())
     assert calls == ["renew", "connect", "free"]
+
+
+class PlayingRanks(Ranks):
+    """Ranks that play a group until an event, and that note the versions that a session offers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offered: list[set[int]] = []
+        self.ends = asyncio.Event()
+        self.is_lost = False
+
+    async def call(self, method: str, version: Any) -> list[Any]:
+        if method == "publish_weights":
+            return await super().call(method, version)
+        assert method == "offer_weights"
+        if self.is_lost:
+            raise WorkerLostError("a worker of the rollout group is gone")
+        self.offered.append({*version})
+        return []
+
+    async def play_group(self, rank: int, new_call: Callable[[], GroupCall]) -> NodeResult:
+        before = {*new_call().weights}
+        await self.ends.wait()
+        return NodeResult(None, {}, {"before": before, "after": {*new_call().weights}}, "", 0.0)
+
+
+def test_all_versions_since_a_group_began_are_offered_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A lost rank's successor repeats the group with all of them."""
+    words = ("rollout.mode=streaming", "rollout.order=first_ready", "rollout.interrupt.when=published")
+    config = language_config(*words, "rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
+
+    async def play() -> None:
+        ranks, freed = PlayingRanks(), list[str]()
+        session = Session(config, {"rollout": ranks, "trainer": Ranks()}, {})  # type: ignore[dict-item]
+
+        async def free(prefix: str) -> None:
+            freed.append(prefix)
+
+        monkeypatch.setattr(session, "free", free)
+        await session.publish_weights(0)
+        await asyncio.gather(*session._offers)
+        playing = asyncio.create_task(session.play_group(0, "rollout", Ticket(0, 0, 0), tmp_path))
+        await asyncio.sleep(0)
+        for version in (1, 2, 3):
+            ranks.is_lost = version == 2
+            await session.publish_weights(version)
+            await asyncio.gather(*session._offers)
+        assert ranks.offered == [{0}, {0, 1}, {0, 1, 2, 3}] and freed == []
+        ranks.ends.set()
+        assert (await playing).info == {"before": {0}, "after": {0, 1, 2, 3}}
+        await session.publish_weights(4)
+        assert sorted(freed) == ["weights/0/", "weights/1/", "weights/2/"]
+
+    asyncio.run(play())

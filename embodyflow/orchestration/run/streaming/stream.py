@@ -12,6 +12,7 @@ from dataclasses import replace
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric, maximum, mean, merge_metrics, total
 from embodyflow.data.row_plan import RowFacts
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.run.stages import Stages
@@ -59,6 +60,7 @@ class Stream:
         self._wanted: list[Ticket] = []  # groups to play before further ones
         self._errors: list[BaseException] = []
         self._freed: list[Ticket] = []
+        self._swaps: dict[Ticket, tuple[Swap, ...]] = {}  # of groups that the ledger names
         self._changed = asyncio.Event()
         self._admission = self._go_on(last)
         self._following = asyncio.create_task(self._follow(last), name="stream")
@@ -122,6 +124,7 @@ class Stream:
             if (made := self._admission.select()) is None:
                 await self._changed.wait()
                 continue
+            made = replace(made, swaps=self._swaps_of(made.groups))
             self._selections[made.iteration] = made
             self._freed += made.dropped
             if self._config.rollout.order == "first_ready":
@@ -129,9 +132,16 @@ class Stream:
         selection = self._selections.get(iteration) or self._known(iteration)
         assert selection is not None, "an iteration without a selection of this process has one in the ledger"
         self._selections[iteration] = selection
+        if self._config.rollout.swaps_when_published:
+            self._swaps |= {ticket: selection.swaps.get(ticket, ()) for ticket in selection.groups}
         self._wanted += [each for each in selection.groups if each not in self._plays and each not in self._wanted]
         self._fill()
         return selection
+
+    def _swaps_of(self, tickets: Sequence[Ticket]) -> dict[Ticket, tuple[Swap, ...]]:
+        """Return the changes of weights within the rows of finished groups that have any."""
+        found = {ticket: self._plays[ticket].result().info.get("swaps", ()) for ticket in tickets}
+        return {ticket: swaps for ticket, swaps in found.items() if swaps}
 
     async def _result(self, ticket: Ticket) -> NodeResult:
         while ticket not in self._plays or not self._plays[ticket].done():
@@ -165,7 +175,7 @@ class Stream:
     def _play(self, ticket: Ticket, rank: int) -> None:
         folder = self._groups.folder(self._node_id, ticket.group)
         self._room.enter(rank, ticket.version)
-        play = self._session.play_group(rank, self._node_id, ticket, folder)
+        play = self._session.play_group(rank, self._node_id, ticket, folder, self._swaps.get(ticket))
         task = self._plays[ticket] = asyncio.create_task(play, name=f"group-{ticket.name}")
         task.add_done_callback(lambda done: self._end(ticket, rank, done))
 
@@ -208,6 +218,7 @@ class Stream:
         self._freed = []
         for ticket in tickets:
             self._plays.pop(ticket, None)
+            self._swaps.pop(ticket, None)
             await self._session.free(f"{STREAM}/{self._node_id}/{ticket.name}")
         if trained is not None:
             await asyncio.to_thread(self._groups.drop, self._node_id, [ticket.group for ticket in trained.groups])

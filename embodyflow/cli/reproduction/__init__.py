@@ -1,0 +1,1 @@
+"""``embodyflow reproduce``: training again from the record of a run."""
