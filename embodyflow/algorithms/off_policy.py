@@ -3,8 +3,20 @@
 The constants of the losses are those of Stable-Baselines3, whose numbers they reproduce.
 """
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
+
+
+POOLS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"least": lambda values: values.amin(0), "mean": lambda values: values.mean(0)}
+)
+"""Functions from the values of K critics ``[K, B]`` to those that the policy maximises ``[B]``.
+
+The mean is that of RLPD (Ball et al. 2023, arXiv:2302.02948, algorithm 1).
+"""
 
 
 def n_step_returns(rewards: Tensor, counted: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -41,14 +53,14 @@ def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def actor_loss(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:
-    """Return the mean of α · log π - Q, where Q is the least of the critics' values ``[K, B]`` (equation 7).
+    """Return the mean of α · log π - Q (equation 7).
 
     Args:
         log_probs: Log-densities of actions of the policy, ``[B]``, with gradients to the policy.
-        values: Values of these actions, ``[K, B]``, with gradients to the actions.
+        values: Q, values of these actions, ``[B]``, with gradients to the actions; see :data:`POOLS`.
         temperature: α, a scalar.
     """
-    return (temperature * log_probs - values.amin(0)).mean()
+    return (temperature * log_probs - values).mean()
 
 
 def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:

@@ -44,12 +44,13 @@ class MLPSquashedPolicy(MLPPolicy):
             noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
         actions, log_probs = squash(mean, log_std + 0.5 * math.log(temperature), noise)
         decided = actions.cpu().numpy()
-        return Decision(decided, log_probs[:, None].cpu().numpy(), decided[:, None])
+        return Decision(decided, log_probs.sum(-1, keepdim=True).cpu().numpy(), decided[:, None])
 
     def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return actions ``[B, A]`` and log-densities ``[B]``; see :class:`~embodyflow.policies.base.OffPolicy`."""
         mean, log_std = self.model(state.to(self._device))
-        return squash(mean, log_std, noise.to(self._device))
+        actions, log_probs = squash(mean, log_std, noise.to(self._device))
+        return actions, log_probs.sum(-1)
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-densities of a batch's actions, float32 ``[N, T, 1]``, and as entropy their negative.
@@ -60,5 +61,5 @@ class MLPSquashedPolicy(MLPPolicy):
         mean, log_std = self.model(batch["state"].to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
         samples = torch.atanh(actions.clamp(-LARGEST_ACTION, LARGEST_ACTION))
-        log_probs = squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1].unsqueeze(-1)
+        log_probs = squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1].sum(-1, keepdim=True)
         return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)
