@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): returns over steps, targets and losses.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905) and TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
 
 The constants of the losses are those of Stable-Baselines3, whose numbers they reproduce.
 """
@@ -74,3 +74,24 @@ def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy:
         target_entropy: Entropy to keep, in nats.
     """
     return -(log_temperature * (log_probs + target_entropy)).mean()
+
+
+def clipped_noise(normals: Tensor, deviation: float, limit: float) -> Tensor:
+    """Return noise of a deviation within ± ``limit``, by which TD3 smooths its targets (algorithm 1).
+
+    Args:
+        normals: Standard normals, any shape.
+        deviation: Standard deviation before clipping.
+        limit: Largest absolute value.
+    """
+    return (deviation * normals).clamp(-limit, limit)
+
+
+def deterministic_targets(returns: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """Return TD3's targets r + γ · min Q, ``[B]``; see :func:`soft_targets`."""
+    return returns + discounts * next_values.amin(0)
+
+
+def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (TD3)."""
+    return (values - targets).square().mean(1).sum()

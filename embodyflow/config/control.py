@@ -7,7 +7,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
-from embodyflow.config.off_policy import SoftActorCriticConfig, check_off_policy
+from embodyflow.config.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -62,7 +62,7 @@ class ControlConfig(RunConfig):
     rollout: StepRolloutConfig
     warm_start: None = None
     evaluation: ReturnEvaluationConfig | None = None
-    off_policy: SoftActorCriticConfig | None = None
+    off_policy: LearnerConfig | None = None
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> "ControlConfig":

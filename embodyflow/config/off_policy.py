@@ -88,6 +88,25 @@ class SoftActorCriticConfig(OffPolicyConfig):
     temperature: TemperatureConfig = TemperatureConfig()
 
 
+class TwinDelayedConfig(OffPolicyConfig):
+    """TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
+
+    Attributes:
+        target_noise: Standard deviation of the noise that smooths the target policy's actions.
+        target_noise_clip: Largest absolute value of that noise.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.twin_delayed:TwinDelayed"
+
+    name: Literal["td3"] = "td3"
+    policy_delay: PositiveInt = 2
+    target_noise: Annotated[float, Field(ge=0)] = 0.2
+    target_noise_clip: Annotated[float, Field(ge=0)] = 0.5
+
+
+LearnerConfig = Annotated[SoftActorCriticConfig | TwinDelayedConfig, Field(discriminator="name")]
+"""The section ``off_policy``, by its ``name``."""
+
 READ_OF_ALGORITHM = {"gamma"}
 READ_OF_TRAINER = {
     *("learning_rate", "schedule", "schedule_iterations", "weight_decay", "max_grad_norm", "adam_epsilon"),
@@ -97,7 +116,10 @@ READ_OF_TRAINER = {
 
 
 def check_off_policy(
-    settings: SoftActorCriticConfig, policy: ActingPolicyConfig, algorithm: AlgorithmConfig, trainer: TrainerConfig
+    settings: SoftActorCriticConfig | TwinDelayedConfig,
+    policy: ActingPolicyConfig,
+    algorithm: AlgorithmConfig,
+    trainer: TrainerConfig,
 ) -> None:
     """Refuse a policy that does not learn by this algorithm, and settings that have no meaning in it.
 
@@ -120,12 +142,9 @@ def check_off_policy(
     _refuse("algorithm", algorithm, AlgorithmConfig(), READ_OF_ALGORITHM)
     defaults = TrainerConfig(learning_rate=trainer.learning_rate, epochs=1, num_ranks=1, num_minibatches=1)
     _refuse("trainer", trainer, defaults, READ_OF_TRAINER)
-    num_critics = getattr(policy, "num_critics", None)
-    if num_critics is not None and settings.num_target_critics is not None and settings.num_target_critics > num_critics:
-        raise ValueError(
-            f"off_policy.num_target_critics={settings.num_target_critics}: must be at most "
-            f"policy.num_critics={num_critics}"
-        )
+    wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
+    if wanted is not None and present is not None and wanted > present:
+        raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
 
 
 def _refuse(

@@ -94,6 +94,13 @@ class OffPolicy(ActingPolicy, Protocol):
         """
 
 
+class DeterministicPolicy(ActingPolicy, Protocol):
+    """A policy that learns from replayed transitions, and whose noise is no part of it. Its actions lie in [-1, 1]."""
+
+    def decide(self, state: torch.Tensor) -> torch.Tensor:
+        """Return actions without noise, float32 ``[B, A]``, of states ``[B, S]``, with gradients to the weights."""
+
+
 class ImitatingPolicy(ActingPolicy, Protocol):
     """A policy that also learns from demonstrations.
 

@@ -61,9 +61,14 @@ class ActingPolicyConfig(PolicyConfig):
 
 
 class EmbodiedPolicyConfig(ActingPolicyConfig):
-    """Base of the configurations of policies that play episodes of an instruction in chunks of actions."""
+    """Base of the configurations of policies that play episodes of an instruction in chunks of actions.
+
+    Attributes:
+        reads_instruction: Whether the policy can tell tasks apart by their instructions.
+    """
 
     job: ClassVar[str] = "embodied"
+    reads_instruction: ClassVar[bool] = True
 
     chunk_size: int = Field(ge=1, description="C, actions of one decision.")
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,12 +11,15 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.policies.base import ActionCritics, OffPolicy
+from embodyflow.policies.base import ActingPolicy, ActionCritics
 from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.sharding import clip_gradients
 from embodyflow.training.trained_model import TrainedModel
 
 Metrics = dict[str, torch.Tensor]
+PolicyT = TypeVar("PolicyT", bound=ActingPolicy)
+"""The kind of policy that a learner trains."""
+
 OffPolicyRun = ControlConfig | EmbodiedConfig
 """Configurations of runs that may train off-policy."""
 
@@ -53,7 +56,7 @@ class OffPolicyLearner(Protocol):
         """Load weights and moments that :meth:`state_dict` returned."""
 
 
-class CriticsWithTargets:
+class CriticsWithTargets(Generic[PolicyT]):
     """Base of learners: policy, critics and target critics with their optimizers.
 
     Args:
@@ -65,7 +68,7 @@ class CriticsWithTargets:
         trained: Models with an optimizer, by name.
     """
 
-    def __init__(self, policy: OffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
+    def __init__(self, policy: PolicyT, critics: ActionCritics, config: OffPolicyRun) -> None:
         assert config.off_policy is not None
         self._policy, self._critics, self._targets = policy, critics, copy.deepcopy(critics)
         self._targets.model.requires_grad_(False)
@@ -97,14 +100,12 @@ class CriticsWithTargets:
         """Return True if the update with this index also updates the policy."""
         return (index + 1) % self._policy_delay == 0
 
-    def _noise(self, rng: np.random.Generator, num_transitions: int) -> torch.Tensor:
-        """Return standard normals, float32 ``[2, B, A]``: of the actions in the states, and in the next states."""
-        return torch.from_numpy(rng.standard_normal((2, num_transitions, self._decision_dim), np.float32))
-
-    def _values_for_policy(self, state: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Return the values of actions by each critic, whose gradients pass to the actions alone."""
+    def _values_for_policy(
+        self, state: torch.Tensor, actions: torch.Tensor, members: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the values of actions by each critic, or by ``members``; gradients pass to the actions alone."""
         self._critics.model.requires_grad_(False)
-        values = self._critics.evaluate_actions(state, actions)
+        values = self._critics.evaluate_actions(state, actions, members)
         self._critics.model.requires_grad_(True)
         return values
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.errors import DamageError
-from embodyflow.policies.base import ActionCritics, OffPolicy
+from embodyflow.policies.base import ActionCritics
 from embodyflow.policies.policy_registry import build_critic
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_rng
@@ -51,8 +51,7 @@ class OffPolicyTrainer(FSDPTrainer):
         assert settings is not None
         self._settings = settings
         critics = cast(ActionCritics, build_critic(self.config.policy, self.config.cluster.device))
-        build = resolve(settings.learner)
-        self._learner: OffPolicyLearner = build(cast(OffPolicy, self.policy), critics, self.config)
+        self._learner: OffPolicyLearner = resolve(settings.learner)(self.policy, critics, self.config)
         self._stored_before = 0  # transitions before those of the last :meth:`store`
         self._folder: Path | None = None
         self._commit: dict[str, Any] | None = None  # of the buffer to open

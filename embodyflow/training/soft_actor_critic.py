@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets, temperature_loss
+from embodyflow.config.off_policy import SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.training.off_policy_learner import CriticsWithTargets, Metrics, OffPolicyRun
 from embodyflow.training.replay.replay_buffer import Transitions
@@ -21,7 +22,7 @@ class Temperature(nn.Module):
         self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
 
-class SoftActorCritic(CriticsWithTargets):
+class SoftActorCritic(CriticsWithTargets[OffPolicy]):
     """Policy, critics, target critics and temperature with their optimizers.
 
     Args:
@@ -32,7 +33,7 @@ class SoftActorCritic(CriticsWithTargets):
 
     def __init__(self, policy: OffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
         super().__init__(policy, critics, config)
-        assert config.off_policy is not None
+        assert isinstance(config.off_policy, SoftActorCriticConfig)
         self._settings = config.off_policy
         self._pool, temperature = POOLS[self._settings.policy_value], self._settings.temperature
         self._temperature = Temperature(temperature.initial).to(config.cluster.device)
@@ -58,7 +59,9 @@ class SoftActorCritic(CriticsWithTargets):
         Raises:
             FloatingPointError: A gradient is NaN or inf; the weights of that model stay as they were.
         """
-        noise, temperature = self._noise(rng, len(batch.returns)), self._temperature.log.detach().exp()
+        # Noise of the actions in the states, and in the next states.
+        noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
+        temperature = self._temperature.log.detach().exp()
         members = self._target_members(rng)
         if not self._updates_policy(index):
             metrics = self._step_critics(batch, noise[1], temperature, members)

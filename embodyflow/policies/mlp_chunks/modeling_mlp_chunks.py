@@ -1,0 +1,68 @@
+"""Networks of the policy of chunks and of its critics, which standardise states by those of the demonstrations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPCritics, MLPSquashed
+
+LARGEST_FEATURE = 5.0
+"""Bound of a standardised feature: one that hardly varied in the demonstrations must not explode when it varies."""
+
+
+class Standardization(nn.Module):
+    """Centres and scales states by the mean and deviation of demonstrated ones.
+
+    Args:
+        size: S, features of a state.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("deviation", torch.ones(size))
+
+    @torch.no_grad()
+    def set_statistics(self, states: Tensor) -> None:
+        """Take the mean and the deviation, at least 0.01, of states ``[n, S]``."""
+        self.mean.copy_(states.mean(0))
+        self.deviation.copy_(states.std(0, correction=min(len(states) - 1, 1)).clamp(min=1e-2))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return states ``[..., S]`` in deviations from the mean, within the bound."""
+        return ((state - self.mean) / self.deviation).clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+
+
+class MLPChunks(MLPSquashed):
+    """Maps states to the Gaussian over C·A numbers whose samples are squashed by tanh."""
+
+    def __init__(self, config: MLPChunksConfig) -> None:
+        super().__init__(config)
+        self.standardize = Standardization(config.state_dim)
+
+    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log-deviations, float32 ``[..., C·A]``, of states ``[..., S]``."""
+        return super().forward(self.standardize(state))
+
+
+class ChunkCritics(MLPCritics):
+    """K networks that map states and chunks of actions to values."""
+
+    def __init__(self, config: MLPChunksConfig) -> None:
+        super().__init__(config)
+        self.standardize = Standardization(config.state_dim)
+
+    def forward(self, state: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return values, float32 ``[K, B]``, of states ``[B, S]`` and decisions ``[B, C·A]``."""
+        return super().forward(self.standardize(state), action, members)
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over the policy's statistics of states."""
+        own = self.standardize.state_dict()
+        self.standardize.load_state_dict({name: policy_state[f"standardize.{name}"] for name in own})
