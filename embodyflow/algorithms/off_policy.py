@@ -9,7 +9,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-
 POOLS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"least": lambda values: values.amin(0), "mean": lambda values: values.mean(0)}
 )

@@ -60,4 +60,7 @@ def _shown(entry: Entry) -> tuple[str, str]:
     if entry.kind == "groups":
         dropped = f", {number} dropped" if (number := len(entry.facts["dropped"])) else ""
         return f"{len(entry.facts['groups'])} groups{dropped}", ""
+    if entry.kind == "branch":
+        origin = f"{entry.facts['take']} of {entry.facts['run']} after iteration {entry.facts['from_iteration']}"
+        return f"began with {origin}", entry.facts["weights_digest"][:12]
     return "evaluated" if entry.kind == "evaluation" else "committed", entry.facts["weights_digest"][:12]

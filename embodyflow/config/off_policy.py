@@ -34,8 +34,9 @@ class OffPolicyConfig(Config):
         learner: Class ``module:Class`` that takes the updates.
         updates_per_transition: Updates of the critics per new transition, once there are more than
             ``random_transitions``.
-        policy_delay: Updates of the critics per update of the policy. Update i of the run updates the policy if i + 1
-            is a multiple of it.
+        policy_delay: Updates of the critics per update of the policy. Update i of the run, from 0, updates the policy
+            if i + 1 is a multiple of it.
+        critic_updates: Updates at the start of the run that leave the policy as it is.
         random_transitions: Transitions at the start of the run whose actions are drawn uniformly.
         batch_size: Transitions of one update.
         num_return_steps: Steps over which rewards are summed before the critics' value of the next state is added.
@@ -49,6 +50,7 @@ class OffPolicyConfig(Config):
 
     updates_per_transition: PositiveFloat = 1.0
     policy_delay: PositiveInt = 1
+    critic_updates: Annotated[int, Field(ge=0, strict=True)] = 0
     random_transitions: Annotated[int, Field(ge=0, strict=True)] = 100
     batch_size: Annotated[int, Field(ge=2, strict=True)] = 256
     num_return_steps: PositiveInt = 1
@@ -76,6 +78,8 @@ class SoftActorCriticConfig(OffPolicyConfig):
             all.
         policy_value: Value of an action that the policy maximises: the least or the mean of the critics' values.
         entropy_backup: Include the policy's entropy in the critics' targets.
+        imitation_coef: Coefficient of the negative log-density of the demonstrated actions in the policy's loss, which
+            keeps the policy near the demonstrations (Nair et al. 2018, arXiv:1709.10089). RLPD has none.
         temperature: Coefficient of the entropy.
     """
 
@@ -85,6 +89,7 @@ class SoftActorCriticConfig(OffPolicyConfig):
     num_target_critics: PositiveInt | None = None
     policy_value: Literal["least", "mean"] = "least"
     entropy_backup: bool = True
+    imitation_coef: Annotated[float, Field(ge=0)] = 0.0
     temperature: TemperatureConfig = TemperatureConfig()
 
 

@@ -93,6 +93,9 @@ class OffPolicy(ActingPolicy, Protocol):
             noise: Standard normals, float32 ``[B, C·A]``.
         """
 
+    def log_density(self, state: torch.Tensor, decisions: torch.Tensor) -> torch.Tensor:
+        """Return the log-densities ``[B]`` of demonstrated decisions ``[B, C·A]``, which may be clipped a little."""
+
 
 class DeterministicPolicy(ActingPolicy, Protocol):
     """A policy that learns from replayed transitions, and whose noise is no part of it. Its actions lie in [-1, 1]."""

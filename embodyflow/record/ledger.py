@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage``, ``groups``, ``commit`` or ``evaluation``.
+        kind: ``stage``, ``groups``, ``commit``, ``evaluation`` or, once in a branch, ``branch``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """

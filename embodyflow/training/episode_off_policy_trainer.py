@@ -46,6 +46,8 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
 
     def save_weights_file(self, path: str) -> None:
         """Write the policy's weights and the demonstrations to a safetensors file."""
+        if self._commit is not None:
+            self._demonstrated_columns = self._open_demonstrations().columns()
         columns = {PREFIX + name: column for name, column in self._demonstrated_columns.items()}
         save_file(self.weights() | columns, path)
         follow_umask(Path(path))

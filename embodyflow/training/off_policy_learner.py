@@ -74,6 +74,7 @@ class CriticsWithTargets(Generic[PolicyT]):
         self._targets.model.requires_grad_(False)
         self._decision_dim, self._max_grad_norm = config.policy.decision_dim, config.trainer.max_grad_norm
         self._target_rate, self._policy_delay = config.off_policy.target_rate, config.off_policy.policy_delay
+        self._critic_updates = config.off_policy.critic_updates
         self.trained = {
             "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer),
             "critics": TrainedModel(critics.model, config.critic.learning_rate, config.trainer),
@@ -98,7 +99,7 @@ class CriticsWithTargets(Generic[PolicyT]):
 
     def _updates_policy(self, index: int) -> bool:
         """Return True if the update with this index also updates the policy."""
-        return (index + 1) % self._policy_delay == 0
+        return index >= self._critic_updates and (index + 1) % self._policy_delay == 0
 
     def _values_for_policy(
         self, state: torch.Tensor, actions: torch.Tensor, members: torch.Tensor | None = None

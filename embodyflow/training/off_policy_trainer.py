@@ -66,6 +66,7 @@ class OffPolicyTrainer(FSDPTrainer):
     def _restart_from_policy(self) -> None:
         super()._restart_from_policy()
         self._learner.restart()
+        self._commit, self._opened, self._stored_before = None, None, 0
 
     @property
     def replay(self) -> ReplayBuffer:

@@ -69,7 +69,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
             actions, log_probs = self._policy.sample(batch.state, noise[0])
             self._step_temperature(log_probs.detach())
             metrics = self._step_critics(batch, noise[1], temperature, members)
-            metrics |= self._step_policy(batch.state, actions, log_probs, temperature)
+            metrics |= self._step_policy(batch, actions, log_probs, temperature)
             metrics |= {"policy/temperature": temperature, "policy/entropy": -log_probs.detach().mean()}
         self._move(self._targets.model, self._critics.model)
         return metrics
@@ -99,9 +99,12 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
         return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
 
     def _step_policy(
-        self, state: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
+        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
     ) -> Metrics:
-        values = self._pool(self._values_for_policy(state, actions))
+        values = self._pool(self._values_for_policy(batch.state, actions))
         loss = actor_loss(log_probs, values, temperature)
+        if self._settings.imitation_coef and batch.num_demonstrated:
+            state, demonstrated = (each[-batch.num_demonstrated :] for each in (batch.state, batch.action))
+            loss = loss - self._settings.imitation_coef * self._policy.log_density(state, demonstrated).mean()
         norm = self._step("policy", loss)
         return {"policy/loss": loss.detach(), "train/grad_norm": norm}

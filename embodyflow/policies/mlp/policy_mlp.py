@@ -19,9 +19,7 @@ class MLPPolicy:
         device: Device that the model is moved to.
     """
 
-    def __init__(
-        self, config: ControlPolicyConfig | EmbodiedPolicyConfig, model: torch.nn.Module, device: str
-    ) -> None:
+    def __init__(self, config: ControlPolicyConfig | EmbodiedPolicyConfig, model: torch.nn.Module, device: str) -> None:
         self.config = config
         self.num_tokens, self.num_draws = config.num_action_tokens, config.decision_dim
         self.model = model.to(device)

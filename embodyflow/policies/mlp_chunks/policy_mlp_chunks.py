@@ -7,10 +7,7 @@ from tensordict import TensorDict
 from embodyflow.policies.base import Decision
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
 from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import MLPChunks
-from embodyflow.policies.mlp_squashed.policy_mlp_squashed import SquashedGaussianPolicy
-
-LARGEST_TARGET = 0.99
-"""Bound of an imitated action, whose sample before squashing would be infinite at 1."""
+from embodyflow.policies.mlp_squashed.policy_mlp_squashed import LARGEST_TARGET, SquashedGaussianPolicy
 
 BINS = 256
 """Bins of [-1, 1] in which the smoothing of demonstrations is stated, those of a policy of tokens."""

@@ -14,6 +14,9 @@ from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPSquashed, 
 LARGEST_ACTION = 1 - 1e-6
 """Bound of an action whose sample is recovered: float32 cannot tell larger ones from 1."""
 
+LARGEST_TARGET = 0.99
+"""Bound of an imitated action, whose sample before squashing would be infinite at 1."""
+
 
 class SquashedGaussianPolicy(MLPPolicy):
     """Base of policies whose decisions are samples of a Gaussian that are squashed by tanh into [-1, 1]."""
@@ -43,6 +46,10 @@ class SquashedGaussianPolicy(MLPPolicy):
         mean, log_std = self.model(state.to(self._device))
         numbers, log_probs = squash(mean, log_std, noise.to(self._device))
         return numbers, log_probs.sum(-1)
+
+    def log_density(self, state: torch.Tensor, decisions: torch.Tensor) -> torch.Tensor:
+        """Return the log-densities of decisions within the bound of imitated ones, ``[B]``."""
+        return self._log_densities(state, decisions.clamp(-LARGEST_TARGET, LARGEST_TARGET), 1.0).sum(-1)
 
     def _log_densities(self, state: torch.Tensor, numbers: torch.Tensor, temperature: float) -> torch.Tensor:
         """Return the log-density of each number of decisions ``[..., C·A]`` in states ``[..., S]``."""

@@ -1,5 +1,6 @@
 """RLPD: critics of an ensemble as targets, the mean for the policy, episodes and demonstrations as transitions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from embodyflow.training.soft_actor_critic import SoftActorCritic
 STATE, CHUNK, ACTION = 30, 5, 4
 WORDS = (
     *("experiment=push", "algorithm=rlpd", "policy.hidden_size=16", "policy.num_critics=4", "off_policy.batch_size=8"),
-    *("warm_start.steps=2", "rollout.num_workers=1"),
+    *("warm_start.steps=2", "rollout.num_workers=1", "off_policy.critic_updates=0"),
 )
 
 
@@ -75,6 +76,18 @@ def test_the_policy_climbs_the_mean_of_all_critics_after_every_few_updates(confi
         for name in ("least", "mean")
     )
     assert mean < least  # the mean of the values is larger than the least
+
+
+def test_critics_learn_first_and_the_policy_stays_near_demonstrations(config: Any) -> None:
+    learner, batch = new_learner(config, critic_updates=2), new_batch()
+    found = ["policy/loss" in learner.update(batch, np.random.default_rng(0), index) for index in range(3)]
+    assert found == [False, False, True]
+    demonstrated = replace(batch, num_demonstrated=3)
+    likelier = new_learner(config, imitation_coef=10.0)
+    before = likelier._policy.log_density(batch.state[-3:], batch.action[-3:]).mean()
+    for index in range(20):
+        likelier.update(demonstrated, np.random.default_rng(index), index)
+    assert likelier._policy.log_density(batch.state[-3:], batch.action[-3:]).mean() > before + 0.1
 
 
 def rows() -> TensorDict:

@@ -145,7 +145,9 @@ def test_a_fixed_temperature_stays(config: Any) -> None:
     config = compose_config(list(words))
     learner: Any = SoftActorCritic(build_policy(config.policy, "cpu"), build_critic(config.policy, "cpu"), config)  # type: ignore[arg-type]
     for _ in range(2):
-        assert learner.update(new_batch()[0], drawing(torch.zeros(2, SIZE, 1)), 0)["policy/temperature"] == pytest.approx(0.2)
+        assert learner.update(new_batch()[0], drawing(torch.zeros(2, SIZE, 1)), 0)[
+            "policy/temperature"
+        ] == pytest.approx(0.2)
 
 
 def test_a_gradient_that_is_no_number_stops_the_run(config: Any) -> None:

@@ -57,7 +57,9 @@ def copy_policy(ours: Any, actor: Any) -> None:
 def copy_critics(ours: Any, critic: Any) -> None:
     layers = list(zip(*(linear_layers(network) for network in critic.q_networks), strict=True))
     for block, members in zip([*(block[0] for block in ours.blocks), ours.value], layers, strict=True):
-        weight, bias = (torch.stack([value.detach() for value in each]) for each in zip(*map(parts, members)))
+        weight, bias = (
+            torch.stack([value.detach() for value in each]) for each in zip(*map(parts, members), strict=True)
+        )
         block.load_state_dict({"weight": weight, "bias": bias})
 
 
@@ -70,7 +72,9 @@ def twins(config: Any, peer: TD3) -> Any:
     policy, critics = build_policy(config.policy, "cpu"), build_critic(config.policy, "cpu")
     learner: Any = TwinDelayed(policy, critics, config)  # type: ignore[arg-type]
     learner.restart()
-    for model, peers in zip(learner.models, (peer.actor, peer.critic, peer.critic_target, peer.actor_target)):
+    for model, peers in zip(
+        learner.models, (peer.actor, peer.critic, peer.critic_target, peer.actor_target), strict=True
+    ):
         (copy_policy if hasattr(peers, "mu") else copy_critics)(model, peers)
     return learner
 
