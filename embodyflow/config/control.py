@@ -102,8 +102,8 @@ class ControlConfig(RunConfig):
             check_training(self.policy, needs_critic="off_policy", has_demonstrations=False)
         elif self.policy.off_policy is not None:
             raise ValueError(
-                f"policy.name={self.policy.name}: needs off_policy (algorithm={self.policy.off_policy}); allowed without it are "
-                "mlp_gaussian and mlp_categorical"
+                f"policy.name={self.policy.name}: needs off_policy (algorithm={self.policy.off_policy}); allowed "
+                "without it are mlp_gaussian and mlp_categorical"
             )
         return self
 

@@ -5,12 +5,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
-from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPCritics, MLPSquashed
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPCritics, MLPSquashed, squash
 
 LARGEST_FEATURE = 5.0
 """Bound of a standardised feature: one that hardly varied in the demonstrations must not explode when it varies."""
+
+LANES = 64
+"""Multiple of the numbers that a processor computes at once."""
 
 
 class Standardization(nn.Module):
@@ -66,3 +70,19 @@ class ChunkCritics(MLPCritics):
         """Take over the policy's statistics of states."""
         own = self.standardize.state_dict()
         self.standardize.load_state_dict({name: policy_state[f"standardize.{name}"] for name in own})
+
+
+def squash_in_lanes(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what ``squash`` does, with the same bits for a row whichever rows are beside it.
+
+    Torch computes the last few numbers of a tensor otherwise than those before, so rows are padded to whole lanes.
+
+    Args:
+        mean: Means of the Gaussian, ``[n, C·A]``.
+        log_std: Logarithms of its deviations, ``[n, C·A]``.
+        noise: Standard normals, ``[n, C·A]``.
+    """
+    width = mean.shape[-1]
+    padded = (functional.pad(each, (0, -width % LANES)) for each in (mean, log_std, noise))
+    numbers, log_probs = squash(*padded)
+    return numbers[..., :width].contiguous(), log_probs[..., :width].contiguous()

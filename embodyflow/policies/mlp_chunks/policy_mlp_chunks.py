@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
-from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import MLPChunks
+from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import MLPChunks, squash_in_lanes
 from embodyflow.policies.mlp_squashed.policy_mlp_squashed import LARGEST_TARGET, SquashedGaussianPolicy
 
 BINS = 256
@@ -20,6 +20,8 @@ class MLPChunksPolicy(SquashedGaussianPolicy):
         config: Sizes.
         device: Device of the model.
     """
+
+    _squash = staticmethod(squash_in_lanes)
 
     def __init__(self, config: MLPChunksConfig, device: str) -> None:
         super().__init__(config, MLPChunks(config), device)

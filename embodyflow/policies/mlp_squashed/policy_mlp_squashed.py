@@ -22,6 +22,7 @@ class SquashedGaussianPolicy(MLPPolicy):
     """Base of policies whose decisions are samples of a Gaussian that are squashed by tanh into [-1, 1]."""
 
     token_dtype = np.dtype(np.float32)
+    _squash = staticmethod(squash)
 
     def _decide(
         self, state: np.ndarray, uniforms: np.ndarray | None, temperature: float
@@ -38,7 +39,7 @@ class SquashedGaussianPolicy(MLPPolicy):
             noise = torch.zeros_like(mean)
         else:
             noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
-        numbers, log_probs = squash(mean, log_std + 0.5 * math.log(temperature), noise)
+        numbers, log_probs = self._squash(mean, log_std + 0.5 * math.log(temperature), noise)
         return numbers.cpu().numpy(), log_probs.cpu().numpy()
 
     def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
