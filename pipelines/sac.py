@@ -8,6 +8,13 @@ COLUMNS = (
 )
 """Columns of a row that is one step."""
 
+EPISODE_COLUMNS = (
+    *("uid", "group_id", "policy_version", "seed", "env_task_id", "goal", "instruction_ids", "state", "final_state"),
+    *("action_tokens", "actions", "log_probs", "loss_mask", "num_steps", "episode_return"),
+    *("success", "terminated", "truncated"),
+)
+"""Columns of a row that is an episode of a policy that reads states."""
+
 
 def sac() -> TaskGraph:
     """Return the graph: rollout → store → train.
@@ -27,7 +34,7 @@ def embodied_sac() -> TaskGraph:
     """Return the graph for episodes, whose decisions are the transitions: rollout → store → train."""
     return (
         Pipeline("embodied_sac", "Off-policy training on the decisions of episodes")
-        .add_node("rollout", func="tasks:generate", writes=("state", "final_state"))
+        .add_node("rollout", func="tasks:generate", writes=EPISODE_COLUMNS)
         .add_node("store", func="tasks:store_episodes", deps=["rollout"])
         .add_node("train", func="tasks:train_off_policy", deps=["store"])
         .build()
