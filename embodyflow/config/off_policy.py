@@ -74,8 +74,7 @@ class SoftActorCriticConfig(OffPolicyConfig):
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), with RLPD's choices (arXiv:2302.02948).
 
     Attributes:
-        num_target_critics: Target critics of which the least value counts, drawn anew for each update; ``null`` means
-            all.
+        num_target_critics: Target critics whose least value is the target, drawn for each update; ``null`` means all.
         policy_value: Value of an action that the policy maximises: the least or the mean of the critics' values.
         entropy_backup: Include the policy's entropy in the critics' targets.
         imitation_coef: Coefficient of the negative log-density of the demonstrated actions in the policy's loss, which

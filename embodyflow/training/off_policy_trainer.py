@@ -180,7 +180,7 @@ class OffPolicyTrainer(FSDPTrainer):
 
     @property
     def _demonstrations_folder(self) -> Path | None:
-        """Folder of the demonstrations; ``None`` if there are none."""
+        """Folder of the demonstrations; ``None`` for a run without any."""
         folder = self._settings.demonstrations
         return None if folder is None else Path(folder)
 

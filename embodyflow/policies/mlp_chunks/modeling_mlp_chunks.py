@@ -73,7 +73,7 @@ class ChunkCritics(MLPCritics):
 
 
 def squash_in_lanes(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what ``squash`` does, with the same bits for a row whichever rows are beside it.
+    """Return actions and log-densities as ``squash``, with the same bits for a row whichever rows are beside it.
 
     Torch computes the last few numbers of a tensor otherwise than those before, so rows are padded to whole lanes.
 

@@ -74,7 +74,10 @@ def test_everything_goes_on_from_the_checkpoint(root: Path) -> None:
     assert resumed.branch.iteration == 4
 
 
-def test_runs_and_ledger_show_where_a_branch_comes_from(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_and_ledger_show_where_a_branch_comes_from(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # lines as long as they are
     opened(request(root, run_id="shown", iterations=2))
     assert main(["runs", "--run-root", str(root)]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
