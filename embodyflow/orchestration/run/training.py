@@ -169,11 +169,12 @@ async def _begin(run: Run) -> int:
 
 
 async def _take_weights(run: Run, branch: BranchConfig) -> None:
-    """Start from the policy's weights in another run's checkpoint, with fresh optimizers."""
+    """Start from the policy's weights in another run's checkpoint, with fresh critics and optimizers."""
     assert branch.iteration is not None
     weights = run.folder.path / "origin.safetensors"
     await run.session.restore(run.folder.origin.folder(branch.iteration))
     await run.session.export("save_weights_file", weights)
+    await run.session.rebuild_models()  # critics begin afresh too
     await run.session.load_weights(weights)
     weights.unlink()
 
