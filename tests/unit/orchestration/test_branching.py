@@ -82,7 +82,7 @@ def test_runs_and_ledger_show_where_a_branch_comes_from(
     assert main(["runs", "--run-root", str(root)]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert "from" in header.split()
-    assert [row.split()[-2] for row in rows if row.endswith("/shown")] == ["first@5"]
+    assert [row.split()[-2] for row in rows if row.split()[-1].endswith("/shown")] == ["first@5"]
     main(["ledger", str(root / "shown")])
     assert "began with weights of first after iteration 5" in capsys.readouterr().out
 
