@@ -78,6 +78,8 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
     if algorithm == "rlpd" and experiment in CONTROL:
         (tmp_path / "replay.json").write_text("{}")
         words.append(f"off_policy.demonstrations={tmp_path}")
+    elif algorithm == "rlpd" and experiment not in LANGUAGE:
+        words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
             compose_config(words)
