@@ -38,8 +38,9 @@ class Transitions:
 
     def with_demonstrations(self, other: "Transitions") -> "Transitions":
         """Return the transitions of both batches, the demonstrated ones last."""
-        columns = [torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True)]
-        return Transitions(*columns, num_demonstrated=len(other.returns))
+        joined = (torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True))
+        state, action, returns, discounts, next_state = joined
+        return Transitions(state, action, returns, discounts, next_state, len(other.returns))
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
