@@ -113,8 +113,9 @@ Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (
 ``algorithm.kl.placement=reward`` also ``kl_penalty``, with ``algorithm.top_entropy_fraction`` below 1 ``old_entropy``.
 They add one entry per decision of ``values``, the critic's
 estimates, and of ``returns`` (float32 [N, T]), and for ``algorithm.advantage=remax`` one ``baseline`` per row, the
-reward of its group's greedy row (float32 [N]). To an advantage estimator a decision is one step, and its reward is the
-sum over its chunk.
+reward of its group's greedy row (float32 [N]). ``algorithm.advantage=rae`` adds ``token_baseline`` (float32 [N, R, 1]),
+the running average of what the agent that wrote the token earned before. To an advantage estimator a decision is one
+step, and its reward is the sum over its chunk.
 
 Episodes end at different decisions. Everything after the end is zero and outside ``loss_mask``.
 

@@ -21,7 +21,13 @@ from tasks.evaluation import (
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.off_policy import store_episodes, store_transitions, train_off_policy
 from tasks.progress import score_progress
-from tasks.rewards import compute_advantage, compute_baseline, compute_kl_penalty, compute_reward
+from tasks.rewards import (
+    compute_advantage,
+    compute_agent_baseline,
+    compute_baseline,
+    compute_kl_penalty,
+    compute_reward,
+)
 from tasks.rollout import demonstrate, gather_groups, generate
 from tasks.sampling import dynamic_sampling, filter_groups
 from tasks.training import fit, fit_further, train_actor
@@ -31,6 +37,7 @@ embodied_sampling = filter_groups  # the name in siiRL's graphs
 __all__ = [
     "collect_steps",
     "compute_advantage",
+    "compute_agent_baseline",
     "compute_baseline",
     "compute_kl_penalty",
     "compute_old_log_prob",

@@ -90,6 +90,29 @@ def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngin
     return NodeOutput(batch, {"reward/kl_penalty": mean(penalty.sum().item() / max(num_tokens, 1), num_tokens)})
 
 
+@node(reads=("rewards", "loss_mask"), writes=("token_baseline",))
+def compute_agent_baseline(
+    batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Write the running baseline of each token's agent, which ``algorithm.advantage=rae`` subtracts.
+
+    The trainer holds the baselines and takes the rows into them when it trains, so the node runs on the trainer group.
+    It reads ``token_agent`` and ``agents_rewarded``, which the rows of agents have.
+
+    Raises:
+        ValueError: An episode gives its agents no outcomes of their own.
+    """
+    _require_outcomes(batch, f"algorithm.advantage={worker.config.algorithm.advantage}")
+    batch["token_baseline"] = worker.agent_baselines(batch, positions=call.positions, total_rows=call.total_rows)
+    return NodeOutput(batch)
+
+
+def _require_outcomes(batch: Batch, setting: str) -> None:
+    if not batch["agents_rewarded"].all():
+        uid = int(batch["uid"][~batch["agents_rewarded"]][0])
+        raise ValueError(f"{setting}: episode {uid} has no agent_rewards; the workflow must give them")
+
+
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kwargs: Any) -> NodeOutput:
     """Compute advantages by the configured estimator, one step per decision; a group's rows are on one rank.
@@ -101,9 +124,8 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         ValueError: ``algorithm.per_agent`` is true, and an episode gives its agents no outcomes of their own.
     """
     mask, rewards, algorithm = batch["loss_mask"], batch["rewards"], worker.config.algorithm
-    if algorithm.per_agent and not batch["agents_rewarded"].all():
-        uid = int(batch["uid"][~batch["agents_rewarded"]][0])
-        raise ValueError(f"algorithm.per_agent=true: episode {uid} has no agent_rewards; the workflow must give them")
+    if algorithm.per_agent:
+        _require_outcomes(batch, "algorithm.per_agent=true")
     if "kl_penalty" in set(batch.keys()):
         rewards = rewards - batch["kl_penalty"]
     inputs = AdvantageInputs(
@@ -113,6 +135,7 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         values=batch.get("values", None),
         bootstrap_values=batch.get("bootstrap_values", None),
         baselines=batch.get("baseline", None),
+        token_baselines=batch["token_baseline"][..., 0] if "token_baseline" in set(batch.keys()) else None,
         turns=batch["token_turn"].amax(-1) if "token_turn" in set(batch.keys()) else None,
         agents=batch["token_agent"].amax(-1) if "token_agent" in set(batch.keys()) else None,
         all_reduce=worker.all_reduce,

@@ -32,6 +32,8 @@ class AdvantageInputs:
         bootstrap_values: Estimate after the last token, float [B]: 0 if the episode terminated, the critic's value of
             the final observation if it was truncated. Without it every row counts as terminated.
         baselines: Reward of the greedy response or episode of each row's group, float [B].
+        token_baselines: Running baseline of each token's agent before the row's episode, float [B, L]; only ``rae``
+            needs it.
         turns: Turn of an agent that each token belongs to, integers [B, L] from 1. Without it each row is one turn.
         agents: Agent that wrote each token, integers [B, L] from 1. Only ``algorithm.per_agent`` needs it.
         all_reduce: Sum over the ranks that hold the other rows of the batch.
@@ -43,6 +45,7 @@ class AdvantageInputs:
     values: Tensor | None = None
     bootstrap_values: Tensor | None = None
     baselines: Tensor | None = None
+    token_baselines: Tensor | None = None
     turns: Tensor | None = None
     agents: Tensor | None = None
     all_reduce: AllReduce = one_rank
@@ -88,6 +91,7 @@ def _rows_of_agents(inputs: AdvantageInputs, agents: AgentRows) -> AdvantageInpu
         group_ids=agents.groups(inputs.group_ids),
         values=rows(inputs.values),
         bootstrap_values=rows(inputs.bootstrap_values),
+        token_baselines=rows(inputs.token_baselines),
         turns=None if inputs.turns is None else agents.own_turns(inputs.turns),
         agents=None,
     )
@@ -120,6 +124,7 @@ def _check(inputs: AdvantageInputs) -> None:
         "group_ids": (num_rows,),
         "bootstrap_values": (num_rows,),
         "baselines": (num_rows,),
+        "token_baselines": shape,
         "turns": shape,
         "agents": shape,
     }
@@ -333,6 +338,20 @@ def remax(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Ten
     zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
     returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), gamma=1.0, lam=1.0)
     return (returns - inputs.baselines.double()[:, None]) * inputs.mask, returns
+
+
+def rae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Subtract an agent's running baseline from its outcome: A = s − b, for all tokens of the agent.
+
+    The baseline averages the outcomes that the same agent had in earlier episodes
+    (:mod:`embodyflow.algorithms.running_baselines`). It needs neither critic nor siblings. Liu et al. 2025, "SPIRAL:
+    self-play on zero-sum games incentivizes reasoning via multi-agent multi-turn reinforcement learning",
+    arXiv:2506.24119.
+    """
+    if inputs.token_baselines is None:
+        raise ValueError("token_baselines: missing; advantage=rae needs them")
+    scores = _row_scores(inputs)[:, None] * inputs.mask
+    return (scores - inputs.token_baselines.double()) * inputs.mask, scores
 
 
 def opo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:

@@ -173,6 +173,8 @@ class AlgorithmConfig(_Config):
         per_agent: Whether the tokens of each agent are a row of their own to the estimator
             (:mod:`embodyflow.algorithms.agents`): an agent's outcome is compared with those of the same agent in the
             sibling episodes, never with another agent's.
+        baseline_decay: Weight of the earlier average in the running baseline of an agent (rae only); the newest outcome
+            has the rest.
         whiten: Whether advantages get mean 0 and variance 1: ``batch`` whitens those of GAE over the batch,
             ``minibatch`` those of any estimator over each mini-batch (Huang et al. 2022, "The 37 Implementation Details
             of PPO", number 7).
@@ -202,6 +204,7 @@ class AlgorithmConfig(_Config):
     turn_discount: Fraction = 1.0
     per_turn: bool = False
     per_agent: bool = False
+    baseline_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
     whiten: Literal["batch", "minibatch"] | None = "batch"
     loss: Annotated[str, Field(examples=list(LOSSES.entries))] = "ppo"
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -299,6 +302,15 @@ class AlgorithmConfig(_Config):
             raise ValueError(
                 f"per_agent=true: advantage={self.advantage} is one chain over all agents; allowed with it is false"
             )
+        if estimator.keeps_baselines and not self.per_agent:
+            raise ValueError(
+                f"advantage={self.advantage}: needs per_agent=true, since it keeps a baseline for each agent"
+            )
+        if not estimator.keeps_baselines and self.baseline_decay != type(self).model_fields["baseline_decay"].default:
+            raise ValueError(
+                f"baseline_decay={self.baseline_decay:g}: only used with advantage=rae, and advantage is "
+                f"{self.advantage}"
+            )
         if self.per_turn and self.gamma != 1:
             raise ValueError(f"gamma={self.gamma:g}: must be 1 with per_turn=true, which discounts by turn_discount")
 
@@ -326,6 +338,11 @@ class AlgorithmConfig(_Config):
     def needs_baseline(self) -> bool:
         """Whether the advantage needs the reward of a greedy row of each group."""
         return ADVANTAGES.resolve(self.advantage).needs_baseline
+
+    @property
+    def keeps_baselines(self) -> bool:
+        """Whether the advantage needs the running baselines of agents, which the trainer keeps."""
+        return ADVANTAGES.resolve(self.advantage).keeps_baselines
 
     @property
     def needs_whole_batch(self) -> bool:

@@ -31,6 +31,7 @@ class Estimator:
         losses: Losses it can be combined with; ``None`` allows all.
         reads_turns: Whether it knows an agent's turns, so that ``turn_discount`` and ``per_turn`` have a meaning.
         chains_agents: Whether an agent's advantage depends on the turns of the others, so that ``per_agent`` has none.
+        keeps_baselines: Whether it needs the running baselines of the agents, so that ``per_agent`` must be true.
     """
 
     function: str
@@ -42,6 +43,7 @@ class Estimator:
     losses: tuple[str, ...] | None = None
     reads_turns: bool = False
     chains_agents: bool = False
+    keeps_baselines: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ ADVANTAGES: Registry[Estimator] = Registry(
             f"{_ADVANTAGES}:reinforce_plus_plus_baseline", per_row=True, needs_whole_batch=True
         ),
         "remax": Estimator(f"{_ADVANTAGES}:remax", needs_baseline=True, needs_siblings=False),
+        "rae": Estimator(f"{_ADVANTAGES}:rae", needs_siblings=False, keeps_baselines=True),
         "opo": Estimator(f"{_ADVANTAGES}:opo", per_row=True),
         "pass_at_k": Estimator(f"{_ADVANTAGES}:pass_at_k", per_row=True),
     },

@@ -164,10 +164,12 @@ def _config(
 def _port(
     workflow: Annotated[Path, typer.Argument(help="YAML or JSON file of siiRL")],
     out: Annotated[Path | None, typer.Option(help="file to write (default: print it)")] = None,
+    experiment: Annotated[str | None, typer.Option(help="experiment to write with the settings of agents")] = None,
+    share_weights: Annotated[bool, typer.Option("--share-weights", help="train one policy for all agents")] = False,
 ) -> int:
     from embodyflow.cli.port import port
 
-    return port(workflow, out)
+    return port(workflow, out, experiment, share_weights)
 
 
 # --- The stack ----------------------------------------------------------------------------------------------------
@@ -312,6 +314,29 @@ def _replay(run: RunFolderPath, uid: Annotated[int, typer.Argument(help="uid of 
     from embodyflow.cli.episodes.replay import replay
 
     return replay(run, uid)
+
+
+@app.command("export-dataset", help="replay the episodes that a run keeps; write them as a LeRobot data set")
+@_returns_code
+def _export_dataset(
+    run: RunFolderPath,
+    output: Annotated[
+        Path | None, typer.Option(help="folder to write (default: dataset in the run's folder)", metavar="FOLDER")
+    ] = None,
+    iteration: Annotated[int | None, typer.Option(help="iteration that played them (default: all)")] = None,
+    task: Annotated[str | None, typer.Option(help="name of their task (default: all)", metavar="NAME")] = None,
+    outcome: Annotated[
+        Literal["success", "failure"] | None, typer.Option(help="how they ended (default: both)")
+    ] = None,
+    images: Annotated[
+        Literal["video", "png"], typer.Option(help="files of images: mp4, or PNG, which loses nothing")
+    ] = "video",
+    fps: Annotated[float | None, typer.Option(help="frames per second (default: the environment's render_fps)")] = None,
+) -> int:
+    from embodyflow.cli.episodes.episode_list import EpisodeFilter
+    from embodyflow.cli.episodes.export_dataset import ExportOptions, export_dataset
+
+    return export_dataset(run, EpisodeFilter(iteration, task, outcome), ExportOptions(output, images, fps))
 
 
 @app.command("plan", help="show where a pipeline's nodes would run on a cluster")

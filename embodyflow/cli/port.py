@@ -5,23 +5,29 @@ import tempfile
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
-from embodyflow.graph.porting import port_workflow
+from embodyflow.graph.porting import Ported, port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.project import is_project
 
 
-def port(workflow: Path, out: Path | None) -> int:
+def port(workflow: Path, out: Path | None, experiment: str | None = None, share_weights: bool = False) -> int:
     """Port a workflow file; report changes, and what is left to do, on standard error, one line each.
 
     Args:
         workflow: YAML or JSON file of siiRL.
         out: File to write; ``None`` prints the pipeline file.
+        experiment: Name of the experiment that gets the settings of several agents.
+        share_weights: Whether agents with weights of their own share those of the first one.
 
     Raises:
         ConfigError: The file cannot be ported or its graph has problems, one line each. No file is written.
     """
-    if out is not None and out.exists():
-        raise ConfigError(f"--out={out}: exists; allowed is a new file")
-    ported = port_workflow(workflow)
+    settings = None if experiment is None else Path("configs", "experiment", f"{experiment}.yaml")
+    for option, path in (("--out", out), ("--experiment", settings)):
+        if path is not None and path.exists():
+            raise ConfigError(f"{option}={path}: exists; allowed is a new file")
+    ported = port_workflow(workflow, share_weights)
+    _check_options(ported, workflow, out, experiment)
     for line in ported.changes:
         print(f"changed: {line}", file=sys.stderr)
     for line in ported.left:
@@ -32,12 +38,38 @@ def port(workflow: Path, out: Path | None) -> int:
     if out is None:
         print(ported.text, end="")
         return 0
-    try:
-        out.write_text(ported.text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out={out}: cannot be written: {error.strerror}") from error
+    _write("--out", out, ported.text)
     print(f"pipeline.yaml={out}", file=sys.stderr)
+    if ported.agents is not None and settings is not None and experiment is not None:
+        _write("--experiment", settings, ported.agents.experiment(experiment, str(out), workflow.name))
+        print(f"experiment={experiment}", file=sys.stderr)
     return 0
+
+
+def _check_options(ported: Ported, workflow: Path, out: Path | None, experiment: str | None) -> None:
+    """Check that a graph with several agents gets both files, and that no other one gets an experiment."""
+    if ported.agents is None:
+        if experiment is not None:
+            raise ConfigError(f"--experiment={experiment}: {workflow} has one agent, and no settings of a run")
+        return
+    if out is None or experiment is None:
+        raise ConfigError(
+            f"{workflow}: has the agents {', '.join(ported.agents.members)}; --out=<file> and --experiment=<name> name "
+            "the files of the graph and of their settings"
+        )
+    if not is_project(Path.cwd()):
+        raise ConfigError(
+            f"--experiment={experiment}: {Path.cwd()} is no project; run this in one, or make one with "
+            "`embodyflow init <folder>`"
+        )
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option}={path}: cannot be written: {error.strerror}") from error
 
 
 def _check(text: str, workflow: Path) -> None:

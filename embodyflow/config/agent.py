@@ -8,6 +8,7 @@ from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 from embodyflow.config.pettingzoo_game import PettingZooConfig
+from embodyflow.config.ring import RingConfig
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -19,7 +20,11 @@ AgentName = Annotated[str, Field(pattern=r"^\w+$")]
 TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
 ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentLoop"
 PROGRAM = "embodyflow.agents.programs.program:Program"
+RING = "embodyflow.agents.ring.ring:Ring"
 VERIFIERS = "embodyflow.agents.verifiers.verifiers_workflow:VerifiersWorkflow"
+
+PLAYERS = {"environment": ENVIRONMENT_LOOP, "program": PROGRAM, "verifiers": VERIFIERS, "ring": RING}
+"""Workflow that plays episodes if the section has a key."""
 
 
 class RetryLimits(Config):
@@ -183,12 +188,14 @@ class AgentConfig(Config):
         workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With an
             ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default,
             with a ``program`` :class:`embodyflow.agents.programs.program.Program`, with ``verifiers``
-            :class:`embodyflow.agents.verifiers.verifiers_workflow.VerifiersWorkflow`.
+            :class:`embodyflow.agents.verifiers.verifiers_workflow.VerifiersWorkflow`, with a ``ring``
+            :class:`embodyflow.agents.ring.ring.Ring`.
         workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
             ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
         environment: Environment class whose public methods are tools; ``null`` means none.
         program: Program that plays an episode with an OpenAI client; ``null`` means none.
         verifiers: Environment of the package verifiers that plays an episode; ``null`` means none.
+        ring: Agents that write one after the other, round after round; ``null`` means none.
         tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
             ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
@@ -196,8 +203,8 @@ class AgentConfig(Config):
             ``response_template`` (transformers' ``parse_response``).
         describe_tools: Whether the chat template describes the tools to the model.
         agents: Names of the agents of a workflow with several, whose conversations it opens by name; empty for one
-            agent.
-        max_turns: Most turns of the model in an episode.
+            agent. Those of a ``ring`` are its members, unless they are given.
+        max_turns: Most turns of the model in an episode, or rounds of a ``ring``.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
         feedback: Message to the model after a wrong answer, of the workflow
             :class:`embodyflow.agents.self_correction.SelfCorrection`.
@@ -214,6 +221,7 @@ class AgentConfig(Config):
     environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
     program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
     verifiers: Annotated[VerifiersConfig, BeforeValidator(from_id)] | None = None
+    ring: RingConfig | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()
     parser: Literal["hermes", "llama3", "schema"] = "hermes"
@@ -231,10 +239,18 @@ class AgentConfig(Config):
     @classmethod
     def _choose_loop(cls, values: Any) -> Any:
         """Play episodes by the workflow of what the section has."""
-        for key, loop in (("environment", ENVIRONMENT_LOOP), ("program", PROGRAM), ("verifiers", VERIFIERS)):
+        for key, loop in PLAYERS.items():
             if isinstance(values, dict) and values.get(key) is not None:
                 return {"workflow": loop, **values}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_members(cls, values: Any) -> Any:
+        """Name the agents after the members of a ring."""
+        ring = values.get("ring") if isinstance(values, dict) else None
+        members = ring.get("members") if isinstance(ring, dict) else None
+        return {**values, "agents": list(members)} if isinstance(members, dict) and not values.get("agents") else values
 
     @field_validator("agents")
     @classmethod
@@ -242,6 +258,14 @@ class AgentConfig(Config):
         if twice := sorted(name for name in {*agents} if agents.count(name) > 1):
             raise ValueError(f"{twice[0]} is listed twice; each agent needs a name of its own")
         return agents
+
+    @model_validator(mode="after")
+    def _check_members(self) -> "AgentConfig":
+        if self.ring is not None and self.agents != tuple(self.ring.members):
+            raise ValueError(
+                f"agents={list(self.agents)}: must be empty or the members of the ring, {list(self.ring.members)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_gymnasium(self) -> "AgentConfig":
@@ -281,6 +305,7 @@ class AgentJobConfig(LanguageConfig):
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.agent_groups:AgentGroups"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
+    pipelines: ClassVar[tuple[str, ...]] = (*LanguageConfig.pipelines, "rae")
 
     rollout: AgentRolloutConfig
 
@@ -298,6 +323,11 @@ class AgentJobConfig(LanguageConfig):
                 "iterations"
             )
         return self
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents that write the rows; empty for a single one without a name."""
+        return self.rollout.agent.agents
 
     @property
     def kept_iterations(self) -> int:

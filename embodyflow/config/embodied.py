@@ -1,16 +1,17 @@
 """Embodied jobs: a policy that emits action tokens plays whole episodes and learns from sparse success."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from embodyflow.config.base import Fraction, PositiveInt
+from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
+from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import check_training
@@ -35,10 +36,39 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 
-class ExpertWarmStartConfig(WarmStartConfig):
-    """Supervised fine-tuning on successful episodes of the environment's scripted expert.
+class DatasetConfig(Config):
+    """A data set of demonstrations in a local folder.
 
     Attributes:
+        path: Folder of a LeRobot data set, v2.1 or v3.0, or of a Minari data set.
+        columns: Features of the data set by what they are for the policy: ``actions``, ``state`` or the name of a
+            camera. The features of a list are joined in its order. Without an entry they are ``action``,
+            ``observation.state`` and ``observation.images.<camera>``.
+        tasks: Texts of the data set's tasks by task of ``env.tasks``; a task without one is known by its instruction.
+        fps: Frames per second that the data set must have; ``null`` means those of the environment, ``render_fps`` of
+            its metadata.
+        statistics: Source of the statistics that normalise states and actions: those that the ``dataset`` holds over
+            all of its episodes, or those of the chosen ``demonstrations``.
+    """
+
+    path: str
+    columns: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    tasks: dict[str, str] = Field(default_factory=dict)
+    fps: PositiveFloat | None = None
+    statistics: Literal["dataset", "demonstrations"] = "dataset"
+
+    def features(self, name: str) -> tuple[str, ...]:
+        """Return the features of the data set that make up ``actions``, ``state`` or a camera's images."""
+        chosen = self.columns.get(name, {"actions": ACTION, "state": STATE}.get(name, IMAGES + name))
+        return (chosen,) if isinstance(chosen, str) else chosen
+
+
+class ExpertWarmStartConfig(WarmStartConfig):
+    """Supervised fine-tuning on successful episodes of the environment's scripted expert, or on a data set.
+
+    Attributes:
+        dataset: Data set whose first ``num_demos`` episodes of each task are the demonstrations; a folder alone stands
+            for a section with that ``path``. ``null`` means the scripted expert.
         smoothing_bins: Standard deviation, in bins, of the Gaussian that smooths the target token.
         action_noise: Standard deviation of the noise added to the expert's executed actions but not to the recorded
             ones, so that demonstrations include recoveries (DART, Laskey et al., 2017, arXiv:1703.09327).
@@ -46,8 +76,20 @@ class ExpertWarmStartConfig(WarmStartConfig):
 
     samples: ClassVar[str] = "embodyflow.training.imitation:ActionSamples"
 
+    dataset: DatasetConfig | None = None
     smoothing_bins: Annotated[float, Field(ge=0)]
     action_noise: Annotated[float, Field(ge=0)] = 0.0
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _folder_alone(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> "ExpertWarmStartConfig":
+        if self.dataset is not None and self.action_noise:
+            raise ValueError(f"action_noise={self.action_noise:g}: disturbs the expert; allowed is 0 with dataset")
+        return self
 
 
 class GoalEvaluationConfig(EvaluationConfig):
@@ -157,6 +199,16 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_dataset(self) -> "EmbodiedConfig":
+        dataset = None if self.warm_start is None else self.warm_start.dataset
+        if dataset is None:
+            return self
+        for key, known in (("columns", ["actions", *self.policy.observation_keys]), ("tasks", self.env.tasks)):
+            if unknown := sorted(set(getattr(dataset, key)) - set(known)):
+                raise ValueError(f"warm_start.dataset.{key}: {unknown[0]!r} is unknown; allowed are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
     def _require_statistics(self) -> "EmbodiedConfig":
         policy = self.policy
         if self.warm_start is not None or not isinstance(policy, FlowVLAConfig) or policy.path is None:
@@ -208,14 +260,15 @@ class EmbodiedConfig(GroupedConfig):
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:
-        """Files of the policy and its tokenizer, of scenes, and of the modules of environment, wrappers and expert."""
+        """Files of the policy, of scenes, of the modules of environment, wrappers and expert, and of the data set."""
         env = self.env
         scenes = (value for value in env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
         references = [env.id] if ":" in env.id else []
         if env.adapter is not None:
             references += [*env.adapter.wrappers, *([env.adapter.expert] if env.adapter.expert else [])]
         sources = (file for reference in references for file in source_files(reference))
-        return (*super().warm_start_files, *scenes, *sources)
+        dataset = None if self.warm_start is None else self.warm_start.dataset
+        return (*super().warm_start_files, *scenes, *sources, *([dataset.path] if dataset is not None else []))
 
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video: before and after training."""

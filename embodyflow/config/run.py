@@ -315,6 +315,11 @@ class RunConfig(Config):
         return self
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents that write the rows; empty for a single one without a name."""
+        return ()
+
+    @property
     def precisions(self) -> dict[str, str]:
         """Precisions that log-probs are computed in, by configuration key."""
         return {"trainer.precision": self.trainer.precision}

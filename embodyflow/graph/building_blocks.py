@@ -31,6 +31,12 @@ def greedy_baseline(pipeline: Pipeline, after: str) -> str:
     return "baseline"
 
 
+def agent_baseline(pipeline: Pipeline, after: str) -> str:
+    """Append ``agent_baseline``, which writes the running baselines of agents; the trainer keeps them."""
+    _add_forward_pass(pipeline, "agent_baseline", NodeRole.ACTOR, after)
+    return "agent_baseline"
+
+
 def filter_groups(pipeline: Pipeline, after: str) -> str:
     """Append ``sampling``, which drops groups by their outcomes."""
     pipeline.add_node("sampling", "tasks:filter_groups", [after], node_role=NodeRole.DYNAMIC_SAMPLING)

@@ -59,6 +59,7 @@ KINDS = {
     "split_decisions": Kind(),
     "compute_old_log_prob": _forward(NodeRole.ACTOR),
     "compute_ref_log_prob": _forward(NodeRole.REFERENCE),
+    "compute_agent_baseline": _forward(NodeRole.ACTOR),
     "compute_value": _forward(NodeRole.CRITIC),
     "value_steps": _forward(NodeRole.CRITIC),
     "train_actor": _training(NodeRole.ACTOR),

@@ -22,6 +22,7 @@ BUILT_IN = {
     "embodied_dapo": "pipelines.dapo:embodied_dapo",
     "embodied_srpo": "pipelines.srpo:embodied_srpo",
     "remax": "pipelines.remax:remax",
+    "rae": "pipelines.rae:rae",
     "grpo_kl_reward": "pipelines.grpo:grpo_kl_reward",
     "ppo_kl_reward": "pipelines.ppo:ppo_kl_reward",
 }

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from embodyflow.errors import ConfigError
 from embodyflow.graph.built_in_functions import KINDS, built_in_name, infer
 from embodyflow.graph.node import NodeType
+from embodyflow.graph.ported_agents import PortedAgents, port_agents
 from embodyflow.graph.transport_nodes import leave_out, why_left_out
 from embodyflow.graph.validation import MULTI_AGENT_KEYS, ancestors, name_of
 from embodyflow.graph.yaml_loader import Ref, read_workflow
@@ -44,22 +44,6 @@ RUN_KEYS = {
 }
 """Keys of a node's configuration in siiRL, and those of a run here."""
 
-AGENT_SETTINGS = {
-    "agent_group": "an agent with weights of its own; here rollout.agent.agents names the agents of a workflow, which "
-    "share the policy's weights",
-    "user_options": "read by a function of your own; give its settings in the node's config",
-    "agent_options.share_instance": "an agent that uses another one's model; here all agents share policy and critic",
-    "agent_options.train_cycle": "agents that take turns in training; that needs weights of their own",
-    "agent_options.env_path": "an environment that the last agent steps; here a workflow does, and makes a new one for "
-    "each episode",
-    "agent_options.obs_with_env": "what an agent reads from the environment; here a workflow writes it into the chat",
-    **dict.fromkeys(
-        (f"agent_options.{key}" for key in ("process_path", "pre_process_kwargs", "post_process_kwargs")),
-        "the text around an agent's prompt; here a workflow writes it: engine.chat(row, [], context, agent=<name>)",
-    ),
-}
-"""Settings of siiRL's agents, and what has their place here."""
-
 READ_KEYS = ("model_params", "uniform")
 """Keys of a node's configuration that the planner or a built-in function reads here."""
 
@@ -72,25 +56,30 @@ class Ported:
         text: YAML of the pipeline file.
         changes: Differences from the given file, one line each.
         left: Decisions that a person must make, one line each.
+        agents: Its agents; ``None`` if it has one.
     """
 
     text: str = ""
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    agents: PortedAgents | None = None
 
 
-def port_workflow(path: str | Path) -> Ported:
+def port_workflow(path: str | Path, share_weights: bool = False) -> Ported:
     """Return the pipeline file for a workflow file of siiRL; it is not checked.
 
     Args:
         path: YAML or JSON file with ``dag_id`` and ``nodes``.
+        share_weights: Whether agents with weights of their own share those of the first one.
 
     Raises:
-        ConfigError: The file cannot be read, or it has several agents, which embodyflow does not run yet.
+        ConfigError: The file cannot be read, or a setting of its agents has no counterpart.
     """
     content, dropped = read_workflow(path)
-    _refuse_several_agents(path, content["nodes"])
     ported = Ported()
+    if (agents := port_agents(path, content["nodes"], share_weights)) is not None:
+        content = {**content, "nodes": agents.specs}
+        ported = Ported(changes=list(agents.changes), left=list(agents.left), agents=agents)
     ported.changes += [f"{key}: left out; it only holds values for aliases, which are written out" for key in dropped]
     specs = [_port_node(spec, index, ported) for index, spec in enumerate(content["nodes"])]
     for index, spec in enumerate(specs):
@@ -107,34 +96,6 @@ def port_workflow(path: str | Path) -> Ported:
         )
     ported.text = yaml.dump({**content, "nodes": specs}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return ported
-
-
-def _refuse_several_agents(path: str | Path, specs: list[Any]) -> None:
-    found: dict[str, list[str]] = {}
-    for index, spec in enumerate(specs):
-        for setting in _agent_settings(spec):
-            found.setdefault(setting, []).append(name_of(spec, index))
-    if not found:
-        return
-    reasons = [
-        f"{path}: {setting} of {', '.join(map(repr, names))}: {AGENT_SETTINGS.get(setting, 'has no counterpart')}"
-        for setting, names in found.items()
-    ]
-    advice = (
-        f"{path}: embodyflow does not run several agents in one graph yet; a workflow of an agent job plays them, with "
-        "pipeline.name=ppo and algorithm.advantage=marft, or algorithm.per_agent=true for an outcome of each"
-    )
-    raise ConfigError("\n".join([advice, *reasons]))
-
-
-def _agent_settings(spec: Any) -> list[str]:
-    """Return the settings of an agent that a node has, those of ``agent_options`` by their full names."""
-    if not isinstance(spec, Mapping):
-        return []
-    options = spec.get("agent_options")
-    inside = [f"agent_options.{key}" for key in options] if isinstance(options, Mapping) else []
-    others = [key for key in MULTI_AGENT_KEYS if spec.get(key) and not (key == "agent_options" and inside)]
-    return [*others, *inside]
 
 
 def _port_node(spec: Any, index: int, ported: Ported) -> Any:

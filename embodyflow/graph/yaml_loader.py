@@ -205,7 +205,7 @@ def _look_up(path: str, global_config: Mapping[str, Any]) -> Any:
         value = value[key]
     if value is None or isinstance(value, Ref):
         raise LookupError(f"must lead to a value, not to {value!r}")
-    if (inner := next(_refs_in(value), None)) is not None:
+    if (inner := next(refs_in(value), None)) is not None:
         raise LookupError(f"must lead to a value without references, not to one with !Ref {inner.path}")
     return deepcopy(value)
 
@@ -218,9 +218,10 @@ def _keys_of(value: Any, missing: str) -> str:
     return f"allowed are {', '.join(map(str, value))}"
 
 
-def _refs_in(value: Any) -> Iterator[Ref]:
+def refs_in(value: Any) -> Iterator[Ref]:
+    """Yield the references in a value."""
     if isinstance(value, Ref):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _refs_in(item)
+            yield from refs_in(item)

@@ -254,6 +254,17 @@ class TrainerEngine(Reducer, Protocol):
         Only policies that scale rewards have rows with ``running_returns``, which this method reads.
         """
 
+    def agent_baselines(self, batch: Batch, *, positions: Index, total_rows: int) -> torch.Tensor:
+        """Return the running baseline of each token's agent before the row's episode, float32 [N, R, 1].
+
+        The baselines stay as they are until the policy trains on the rows. Only ``algorithm.advantage=rae`` has some.
+
+        Args:
+            batch: Rows of this rank, with ``rewards`` and ``token_agent``.
+            positions: Positions of these rows in the whole batch, int64 [N].
+            total_rows: Number of rows in the whole batch.
+        """
+
     def step(
         self, batch: Batch, *, positions: Index, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:

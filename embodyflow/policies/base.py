@@ -26,6 +26,23 @@ class Decision:
     actions: np.ndarray
 
 
+@dataclass(frozen=True)
+class NormalizationStatistics:
+    """Statistics over the steps of a data set.
+
+    Attributes:
+        count: Number of steps.
+        state_mean, state_std: Mean and standard deviation of the states, float64 ``[S]``.
+        action_mean, action_std: Mean and standard deviation of the actions, float64 ``[A]``.
+    """
+
+    count: int
+    state_mean: torch.Tensor
+    state_std: torch.Tensor
+    action_mean: torch.Tensor
+    action_std: torch.Tensor
+
+
 class Policy(Protocol):
     """A policy to train.
 
@@ -120,6 +137,9 @@ class ImitatingPolicy(ActingPolicy, Protocol):
             states: Demonstrated states, float32 ``[n, S]``.
             actions: Demonstrated actions, float32 ``[n, A]``.
         """
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise by the statistics of a data set, in place of those of the demonstrations chosen from it."""
 
     def imitation_loss(
         self,

@@ -44,6 +44,8 @@ METRICS = {
     "progress/num_centres": "Number of clusters of successes that failures are compared with (SRPO).",
     "progress/num_unreached_tasks": "Number of tasks without any success to compare with (SRPO).",
     "advantage/abs_mean": "Mean absolute advantage of a token.",
+    "advantage/baseline_<agent>": "Running baseline of one of `rollout.agent.agents` after the iteration, with "
+    "`algorithm=rae`.",
     "parity/log_prob_gap": "Largest difference between a rollout's log-probs and the trainer's.",
     "policy/pg_loss": "Policy loss, mean over tokens, without KL and entropy terms.",
     "policy/entropy": "Entropy of the policy, mean over tokens.",

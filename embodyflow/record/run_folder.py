@@ -23,6 +23,7 @@
         weights            evaluations only: digest of the evaluated weights
         policy/            the exported policy, written at the end
         trace/             with tracking.trace: what each process did when; trace.json has all of it
+        dataset/          episodes as a data set: :mod:`embodyflow.cli.episodes.export_dataset`
         videos/, plots/, examples/, tensorboard/
 """
 

@@ -4,6 +4,7 @@ from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.environments.environment_class import EnvironmentClass
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.programs.program import Program
+from embodyflow.agents.ring.ring import Ring
 from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
@@ -18,6 +19,14 @@ from embodyflow.prompts.prompts import Prompt, PromptSource, Split
 from embodyflow.rewards.functions.of_workflow import REFERENCE as OF_WORKFLOW
 from embodyflow.rewards.reward_config import CustomConfig
 from embodyflow.rollouts.language.language_checks import check_language
+
+_READERS: dict[str, type] = {
+    "environment": EnvironmentLoop,
+    "program": Program,
+    "verifiers": VerifiersWorkflow,
+    "ring": Ring,
+}
+"""Workflow that uses each of these keys of ``rollout.agent``."""
 
 
 def check_agent(config: AgentJobConfig) -> None:
@@ -41,27 +50,31 @@ def _check_workflow(config: AgentJobConfig, workflow: RolloutWorkflow) -> None:
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     if source.prompt("train", 0).messages is None:
         raise ConfigError("data: an agent needs chats; set data.chat=true or data.messages_column")
-    if agent.environment is not None and not isinstance(workflow, EnvironmentLoop):
-        raise ConfigError(
-            f"rollout.agent.environment: rollout.agent.workflow={agent.workflow} does not use it; allowed are "
-            "workflows that extend EnvironmentLoop"
-        )
-    if agent.program is not None and not isinstance(workflow, Program):
-        raise ConfigError(
-            f"rollout.agent.program: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
-            "that extend Program"
-        )
-    if agent.verifiers is not None and not isinstance(workflow, VerifiersWorkflow):
-        raise ConfigError(
-            f"rollout.agent.verifiers: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
-            "that extend VerifiersWorkflow"
-        )
+    for key, kind in _READERS.items():
+        if getattr(agent, key) is not None and not isinstance(workflow, kind):
+            raise ConfigError(
+                f"rollout.agent.{key}: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
+                f"that extend {kind.__name__}"
+            )
     if isinstance(workflow, Program | VerifiersWorkflow):
         build_parser(agent.parser, build_tokenizer(config.policy), [])
     if isinstance(workflow, RowChecker):
         workflow.check(source.prompt("train", 0))
     if isinstance(workflow, ToolLoop):
         _check_loop(config, workflow, source)
+    if isinstance(workflow, Ring):
+        _check_ring(config, workflow, source.prompt("train", 0))
+
+
+def _check_ring(config: AgentJobConfig, ring: Ring, row: Prompt) -> None:
+    """Check the agents of a ring with a row, and that its episodes have a reward."""
+    function = config.reward.function
+    if not ring.is_rewarded and isinstance(function, CustomConfig) and function.function == OF_WORKFLOW:
+        raise ConfigError(
+            "reward=workflow: rollout.agent.ring.environment is null, so the reward function must judge the last turn; "
+            "allowed are the others, or set an environment"
+        )
+    ring.check_members(build_tokenizer(config.policy), row, config.rollout.max_prompt_tokens)
 
 
 def _check_loop(config: AgentJobConfig, workflow: ToolLoop, source: PromptSource) -> None:

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.embodied import EmbodiedConfig, ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal
@@ -24,10 +24,11 @@ from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
-from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.process.tracing import span
 from embodyflow.rollouts.clips import Clip, write_animation
+from embodyflow.rollouts.demonstrators import DatasetDemonstrator, Demonstration, Demonstrator, ExpertDemonstrator
 from embodyflow.rollouts.episode_rows import (
     Episode,
     EpisodeRows,
@@ -320,104 +321,38 @@ class EmbodiedRollout(GroupRollout):
         return self._envs[split]
 
     def demonstrate(self) -> Columns:
-        """Return this rank's share of successful expert episodes, recorded step by step.
+        """Return this rank's share of the demonstrations: successful expert episodes, or episodes of a data set.
 
         The set of episodes over all ranks does not depend on the number of ranks.
 
         Returns:
             ``state`` float32 ``[N, max_steps, S]``, ``actions`` float32 ``[N, max_steps, A]``, ``num_steps``, ``uid``,
-            ``instruction_ids``; also ``image`` if the environment shows images.
+            ``instruction_ids``; also ``image`` if the environment shows images. With a data set the observations are
+            those that the policy reads, and a longer episode than ``max_steps`` makes all columns longer.
 
         Raises:
-            ConfigError: The environment has no scripted expert, or the expert fails too often.
+            ConfigError: The environment has no scripted expert, the expert fails too often, or the data set lacks
+                something.
         """
         if self.config.warm_start is None:
             raise ConfigError("warm_start=null: demonstrations need a warm_start")
-        num_demos, demos = self.config.warm_start.num_demos, []
+        num_demos, demos, source = self.config.warm_start.num_demos, [], self._demonstrator(self.config.warm_start)
         for task_id in range(len(self.config.env.tasks)):
             owned = [number for number in range(num_demos) if self._owns(task_id * num_demos + number)]
-            demos += self._demonstrations(task_id, owned)
+            demos += self._instructed(source, task_id, owned)
         # A rank without demonstrations records one for the names and shapes of the columns.
-        examples = demos or self._demonstrations(0, [0])
+        examples = demos or self._instructed(source, 0, [0])
         return {name: np.stack([demo[name] for demo in examples])[: len(demos)] for name in examples[0]}
 
-    def _demonstrations(self, task_id: int, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Return the demonstrations of a task with the given numbers.
+    def _demonstrator(self, config: ExpertWarmStartConfig) -> Demonstrator:
+        if config.dataset is not None:
+            return DatasetDemonstrator(self.config, self.prototypes)
+        return ExpertDemonstrator(self.config, self._action_space)
 
-        Raises:
-            ConfigError: As in :meth:`demonstrate`.
-        """
-        if not numbers:
-            return []
-        env = make_env(self.config.env, self.config.env.tasks[task_id], "demo")
-        if not callable(getattr(env.unwrapped, "expert_action", None)):
-            raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
-        return [self._demonstration(env, task_id, number) for number in numbers]
-
-    def _demonstration(self, env: gym.Env[Any, Any], task_id: int, number: int) -> dict[str, np.ndarray]:
-        """Return the demonstration of a task with the given number.
-
-        Demonstration k of n tries goals k, k + n, k + 2n and so on, until the expert reaches one.
-
-        Raises:
-            ConfigError: The expert reaches none of the goals.
-        """
-        assert self.config.warm_start is not None
-        num_demos = self.config.warm_start.num_demos
-        num_goals = env.get_wrapper_attr("num_goals")["demo"] - self.config.warm_start.num_held_out
-        for goal in range(number, num_goals, num_demos):
-            noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
-            demo = self._record_expert(env, goal, noise)
-            if demo is not None:
-                return demo | {
-                    "uid": np.array(task_id * 10**6 + goal),
-                    "instruction_ids": self._instructions[task_id],
-                }
-        task = self.config.env.tasks[task_id]
-        goals = len(range(number, num_goals, num_demos))
-        raise ConfigError(
-            f"warm_start.num_demos={num_demos}: the expert of {task} reached none of {goals} goals; "
-            f"env.max_steps={self.config.env.max_steps} may be too small"
-        )
-
-    def _record_expert(
-        self, env: gym.Env[Any, Any], goal: int, noise: np.random.Generator
-    ) -> dict[str, np.ndarray] | None:
-        """Record an episode of the expert with disturbed actions; return ``None`` if it fails."""
-        assert self.config.warm_start is not None
-        fields = observation_fields(env.observation_space)
-        observation, _ = env.reset(seed=goal, options={"goal": goal})
-        observations, actions, success = [], [], False
-        for _ in range(self.config.env.max_steps):
-            action = self._expert_action(env)
-            entries = entries_of(observation)
-            # Copy, because an environment may return the same buffer at every step.
-            observations.append({name: np.array(entries[name], dtype) for name, (_, dtype) in fields.items()})
-            actions.append(np.array(action))
-            disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
-            executed = recorded_actions(self._action_space, disturbed).astype(action.dtype)
-            observation, _, terminated, truncated, info = env.step(executed)
-            success |= bool(info["success"])
-            if terminated or truncated:
-                break
-        if not success:
-            return None
-        demo = {
-            name: padded(np.stack([each[name] for each in observations]), self.config.env.max_steps)
-            for name in observations[0]
-        }
-        demo["actions"] = padded(np.stack(actions), self.config.env.max_steps)
-        demo["num_steps"] = np.array(len(actions))
-        return demo
-
-    def _expert_action(self, env: gym.Env[Any, Any]) -> np.ndarray:
-        expert: Any = env.unwrapped
-        action, shape = np.asarray(expert.expert_action()), self._action_space.shape
-        if action.shape != shape or not np.isfinite(action.astype(np.float64)).all():
-            raise ConfigError(
-                f"env.id={self.config.env.id}: expert_action() must return finite numbers {shape}, returned {action!r}"
-            )
-        return action
+    def _instructed(self, source: Demonstrator, task_id: int, numbers: Sequence[int]) -> list[Demonstration]:
+        """Return demonstrations of a task with its instruction."""
+        instruction = {"instruction_ids": self._instructions[task_id]}
+        return [demo | instruction for demo in source.demonstrations(task_id, numbers)]
 
     def record_video(self, path: Path, num_episodes: int) -> str | None:
         """Render greedy evaluation episodes side by side as an animation, one frame per decision.

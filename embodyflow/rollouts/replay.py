@@ -43,9 +43,9 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
     with closing(VectorEnv([make], chunk_size=config.policy.chunk_size, info_keys=("success",))) as env:
         goal = int(episode["goal"])
         observation = env.reset([0], seeds=[goal], options=[{"goal": goal}])
-        for t, actions in _chunks(episode):
+        for t, actions in chunks_of(episode):
             for name in sorted(observation.keys() & episode.keys()):
-                if problem := _difference(f"{name} before decision {t}", observation[name][0], episode[name][t]):
+                if problem := difference_of(f"{name} before decision {t}", observation[name][0], episode[name][t]):
                     return problem
             if any(over.values()):
                 return f"decision {t}: the replay ended before it, the recorded episode did not"
@@ -56,7 +56,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
             success |= bool(step.infos["success"][0].any())
     found = {"num_steps": num_steps, "episode_return": total, "success": success, **over}
     found |= {FINAL + name: values[0] for name, values in observation.items() if FINAL + name in episode}
-    differences = (_difference(name, np.asarray(value), episode[name]) for name, value in found.items())
+    differences = (difference_of(name, np.asarray(value), episode[name]) for name, value in found.items())
     return next(filter(None, differences), None)
 
 
@@ -102,7 +102,7 @@ def frames_in(
     Raises:
         CannotDrawError: The environment cannot render.
     """
-    chunks = [actions for _, actions in _chunks(episode)]
+    chunks = [actions for _, actions in chunks_of(episode)]
     num_frames = len(chunks) + 1
     chosen = set(np.linspace(0, num_frames - 1, min(max_frames or num_frames, num_frames)).round().astype(int).tolist())
     env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
@@ -116,13 +116,14 @@ def frames_in(
     return frames
 
 
-def _chunks(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
+def chunks_of(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number of each decision of an episode and its actions, float32 ``[C, A]``."""
     for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
         yield t, episode["actions"][t]
 
 
-def _difference(name: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
+def difference_of(name: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
+    """Return a description of a replay's first difference from the record; ``None`` if it is bit-identical."""
     if np.array_equal(found, recorded, equal_nan=found.dtype.kind == "f"):
         return None
     if np.ndim(recorded) == 0:

@@ -9,7 +9,7 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.project import check_room, hides_room
+from embodyflow.simulation.dataset_match import check_dataset
 from embodyflow.simulation.restorability import (
     PROBE_SEED,
     FirstStep,
@@ -60,6 +61,18 @@ class ResetOptions(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment."""
         return super().reset(seed=seed, options={**copy.deepcopy(self._reset_options), **(options or {})})
+
+
+class _TaskFacts(NamedTuple):
+    """What an environment says of its task, after :func:`check_attributes`."""
+
+    instruction: str
+    num_goals: Mapping[str, int]
+
+    @classmethod
+    def of(cls, instance: gym.Env[Any, Any]) -> "_TaskFacts":
+        """Return the facts of an environment."""
+        return cls(*(instance.get_wrapper_attr(name) for name in cls._fields))
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
@@ -116,12 +129,14 @@ def check_embodied(config: EmbodiedConfig) -> None:
     _check_observation_space(config, instance)
     check_attributes(env, instance)
     firsts: dict[str | None, FirstStep] = {first_task(env): _check_task_step(env, instance)}
-    num_goals = [instance.get_wrapper_attr("num_goals")]
+    facts = [_TaskFacts.of(instance)]
     instance.close()
     for task in env.tasks[1:]:
-        goals, firsts[task] = _check_further_task(env, task, instance)
-        num_goals.append(goals)
-    _check_num_goals(config, num_goals)
+        further, firsts[task] = _check_further_task(env, task, instance)
+        facts.append(further)
+    _check_num_goals(config, [each.num_goals for each in facts])
+    if config.warm_start is not None and config.warm_start.dataset is not None:
+        check_dataset(config, instance, [each.instruction for each in facts])
     _require_restorable(env, firsts, config.rollout.env_processes)
 
 
@@ -201,8 +216,10 @@ def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]
 def _check_num_goals(config: EmbodiedConfig, num_goals: Sequence[Mapping[str, int]]) -> None:
     """Check that every task has as many goals as evaluation and warm start need."""
     wanted = {("evaluation.num_goals", "eval"): (config.evaluation.num_goals, 0)}
-    if config.warm_start is not None:
+    if config.warm_start is not None and config.warm_start.dataset is None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos, config.warm_start.num_held_out
+    elif config.warm_start is not None and config.warm_start.num_held_out:
+        wanted["warm_start.until.num_held_out", "demo"] = config.warm_start.num_held_out, 0
     for (key, split), (number, held_out) in wanted.items():
         fewest = min(each[split] for each in num_goals) - held_out
         if number > fewest:
@@ -287,8 +304,8 @@ def _missing_package(error: Exception) -> str:
     return line if "install" in line else f"{line}; install the missing packages"
 
 
-def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> tuple[Mapping[str, int], FirstStep]:
-    """Check that another task works and has the spaces of the first; return its numbers of goals and first step."""
+def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> tuple[_TaskFacts, FirstStep]:
+    """Check that another task works and has the spaces of the first; return its facts and its first step."""
     try:
         instance = _build(env, task)
         found, expected = (observation_fields(each.observation_space) for each in (instance, first))
@@ -299,9 +316,9 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
             )
         check_attributes(env, instance)
         step = _check_task_step(env, instance)
-        num_goals: Mapping[str, int] = instance.get_wrapper_attr("num_goals")
+        facts = _TaskFacts.of(instance)
         instance.close()
-        return num_goals, step
+        return facts, step
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
 

@@ -25,6 +25,7 @@ from embodyflow.process.heap import keep_freed_memory
 from embodyflow.process.rendezvous import join_group
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
+from embodyflow.training.agent_baselines import AgentBaselines
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
@@ -59,6 +60,7 @@ class FSDPTrainer:
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
         self._learners: dict[str, Learner] = {}
+        self._baselines = AgentBaselines(config) if config.algorithm.keeps_baselines else None
         self._imitation: Imitation | None = None
 
     def connect(self, address: str) -> None:
@@ -120,6 +122,15 @@ class FSDPTrainer:
         assert scale is not None, "the policy does not scale rewards"
         decided = batch["loss_mask"].any(-1)
         return scale.scaled(batch["rewards"], batch["running_returns"], decided, self.all_reduce)
+
+    def agent_baselines(self, batch: TensorDict, *, positions: np.ndarray, total_rows: int) -> torch.Tensor:
+        """Return the running baseline of each token's agent before the row's episode, float32 ``[N, R, 1]``.
+
+        It is a collective. The baselines stay as they are until the policy trains on the rows; see
+        :class:`~embodyflow.training.agent_baselines.AgentBaselines`.
+        """
+        assert self._baselines is not None, "algorithm.advantage keeps no baselines"
+        return self._baselines.of_tokens(batch, positions, total_rows, self.all_reduce)
 
     def step(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
@@ -250,6 +261,8 @@ class FSDPTrainer:
             learner.load_state_dict(state[name])
         if "kl_coef" in state:
             self._objective.kl_coef = state["kl_coef"].item()
+        if self._baselines is not None:
+            self._baselines.values = state["agent_baselines"]
         if "reference" in state:
             self.policy_weights.load_reference_state(state["reference"])
 
@@ -271,7 +284,7 @@ class FSDPTrainer:
         iteration: int,
         joint: Sequence[Learner] = (),
     ) -> dict[str, Metric]:
-        """Take the policy's optimizer steps of an iteration, then update the KL coefficient and the reference."""
+        """Take the policy's optimizer steps of an iteration, then update KL coefficient, reference and baselines."""
         kl = self.config.algorithm.kl
         rate, kl_coef = self._rate(iteration), self.kl_coef
         learner = self._learners["policy"]
@@ -283,6 +296,9 @@ class FSDPTrainer:
             metrics["policy/kl_coef"] = last(kl_coef)
         if kl.refreshes(iteration):
             self.policy_weights.set_reference()
+        if self._baselines is not None:
+            self._baselines.advance(batch, positions, total_rows, self.all_reduce)
+            metrics |= {f"advantage/baseline_{name}": last(b) for name, b in self._baselines.by_name().items()}
         return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
@@ -321,6 +337,8 @@ class FSDPTrainer:
         state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}
         if self.config.algorithm.kl.changes_coef:  # a fixed coefficient is in the configuration
             state["kl_coef"] = torch.tensor(self.kl_coef, dtype=torch.float64)
+        if self._baselines is not None:
+            state["agent_baselines"] = self._baselines.values.clone()
         if self.config.algorithm.kl.refresh_every is not None:  # otherwise it is in the checkpoint of iteration 0
             state["reference"] = self.policy_weights.reference_state()
         return state

@@ -77,7 +77,9 @@ class Steps:
 
 
 class ActionSamples:
-    """The steps of expert episodes. Building them sets the policy's normalization statistics from these steps.
+    """The steps of demonstrations. Building them sets the policy's normalization statistics.
+
+    They are the data set's with ``warm_start.dataset.statistics=dataset``, else those of these steps.
 
     Args:
         policy: Policy to fit.
@@ -90,7 +92,15 @@ class ActionSamples:
         self._policy, self._sigma = policy, config.warm_start.smoothing_bins
         self._steps = Steps(demos, config.policy.observation_keys, policy.horizon)
         self.num_draws = policy.num_imitation_draws
-        if "state" in self._steps.observation:
+        if "state" not in self._steps.observation:
+            return
+        dataset = config.warm_start.dataset
+        if dataset is not None and dataset.statistics == "dataset":
+            # Other jobs need none of the packages that it imports.
+            from embodyflow.training.dataset_statistics import dataset_statistics
+
+            policy.load_normalization(dataset_statistics(config, dataset))
+        else:
             policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])
 
     def __len__(self) -> int:

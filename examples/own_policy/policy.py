@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from embodyflow.policies.action_tokens import choose_tokens, evaluate_tokens, imitation_cross_entropy, smoothed_targets
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import at_decisions, decisions
 from embodyflow.policies.env_match import check_unit_bounds
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
@@ -130,6 +130,12 @@ class Policy:
         network = cast(Network, self.model)
         network.mean.copy_(states.mean(0))
         network.std.copy_(states.std(0, correction=0).clamp(min=1e-2))
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise by the mean and standard deviation of a data set's states."""
+        network = cast(Network, self.model)
+        network.mean.copy_(statistics.state_mean)
+        network.std.copy_(statistics.state_std.clamp(min=1e-2))
 
     def imitation_loss(
         self, observation: dict[str, Tensor], actions: Tensor, mask: Tensor, sigma: float, uniforms: Tensor

@@ -19,6 +19,7 @@ from embodyflow.types import NodeOutput
 from pipelines import TaskGraph
 from pipelines.control import ppo_control
 from pipelines.grpo import embodied_grpo, language_grpo
+from pipelines.rae import rae
 from pipelines.sac import sac
 
 COMMIT = "commit"
@@ -42,6 +43,11 @@ def sac_graph() -> TaskGraph:
 def language_graph() -> TaskGraph:
     """Return the graph of language jobs with the nodes of this module."""
     return _with_faulty_nodes(language_grpo())
+
+
+def rae_graph() -> TaskGraph:
+    """Return the graph of self-play with running baselines with the nodes of this module."""
+    return _with_faulty_nodes(rae())
 
 
 def _with_faulty_nodes(whole: TaskGraph) -> TaskGraph:
@@ -96,6 +102,6 @@ def _names(whole: TaskGraph) -> dict[str, str]:
 
 
 NODES, LANGUAGE_NODES, CONTROL_NODES = _names(embodied_grpo()), _names(language_grpo()), _names(ppo_control())
-SAC_NODES = _names(sac())
-ALL_NODES = (NODES, LANGUAGE_NODES, CONTROL_NODES, SAC_NODES)
+SAC_NODES, RAE_NODES = _names(sac()), _names(rae())
+ALL_NODES = (NODES, LANGUAGE_NODES, CONTROL_NODES, SAC_NODES, RAE_NODES)
 globals().update({name: _faulty(name) for each in ALL_NODES for name in each.values()})

@@ -22,6 +22,7 @@ WORDS = ("cluster.node_timeout=20",)
 NORMALISED = ("policy.normalize_observations=true", "policy.normalize_returns=true")
 TOOL = "{function: faulty_agents:ask, timeout: 90}"
 INTERVIEW = (*INTERVIEW_WORDS, f"rollout.agent.tools=[{TOOL}]")
+KUHN = ("experiment=kuhn", "algorithm=rae", "rollout.max_response_tokens=48")
 PROGRAM = HERE / "faulty_agents.py"
 JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
@@ -31,6 +32,10 @@ JOBS = {  # training flow and words of each job
     ),
     "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
     "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
+    "self_play": (
+        "grpo",
+        (*run_words(*KUHN), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:rae_graph"),
+    ),
     "off_policy": ("sac", (*SMALL_SAC, "pipeline.custom_fn=faulty_nodes:sac_graph")),
     "control": ("ppo", (*SMALL_CONTROL, *NORMALISED, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
@@ -121,5 +126,6 @@ def updates_counted(checkpoint: Path) -> set[int]:
     state: dict[str, Any] = {}
     reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner()
     _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
-    moments = [each for learner in state.values() for each in learner["optimizer"]["state"].values()]
+    learners = [each for each in state.values() if isinstance(each, dict)]
+    moments = [each for learner in learners for each in learner["optimizer"]["state"].values()]
     return {int(each["step"]) for each in moments}

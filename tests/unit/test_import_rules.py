@@ -23,7 +23,7 @@ LAYERS = (
     ("embodyflow.agents",),
     ("embodyflow.generation", "embodyflow.simulation"),
     ("embodyflow.config",),
-    ("embodyflow.rewards", "embodyflow.prompts"),
+    ("embodyflow.rewards", "embodyflow.prompts", "embodyflow.datasets"),
     ("embodyflow.algorithms", "embodyflow.policies", "embodyflow.data", "embodyflow.process"),
     (
         "embodyflow.columns",

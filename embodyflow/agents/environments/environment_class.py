@@ -6,7 +6,7 @@ and an optional ``get_reward()``.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -68,31 +68,9 @@ class EnvironmentClass:
         Raises:
             ConfigError: ``reset`` needs a column that the row does not have.
         """
-        own = {
-            "seed": task_seed(row, split) % (LARGEST_ENV_SEED + 1),
-            "split": split,
-            "data_source": row.data_source,
-            "ground_truth": row.ground_truth,
-        }
-        given = own | dict(row.row) | {"prompt": row.messages}
-        if not isinstance(self.config.factory, str):
-            given.pop(NAME_COLUMN, None)  # it chooses the environment
-        parameters = inspect.signature(self._reset).parameters
-        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
-            given = {name: value for name, value in given.items() if name in parameters}
-        missing = [
-            name
-            for name, parameter in parameters.items()
-            if parameter.default is parameter.empty
-            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-            and name not in given
-        ]
-        if missing:
-            raise ConfigError(
-                f"rollout.agent.environment={self.reference}: reset needs {', '.join(missing)}; prompt {row.prompt_id} "
-                f"of {row.data_source} has {', '.join(sorted({*row.row, *own, 'prompt'}))}"
-            )
-        return given
+        key = f"rollout.agent.environment={self.reference}"
+        ignored = () if isinstance(self.config.factory, str) else (NAME_COLUMN,)  # it chooses the environment
+        return row_arguments(self._reset, row, split, key, ignored)
 
 
 class Environments:
@@ -137,6 +115,47 @@ class Environments:
         if name not in self._by_name:
             raise ConfigError(f"rollout.agent.environment: {place} names {name!r}; allowed are {allowed}")
         return self._by_name[name]
+
+
+def row_arguments(
+    reset: Callable[..., Any], row: Prompt, split: str, key: str, ignored: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the arguments of a ``reset`` for a row; see :meth:`EnvironmentClass.reset_arguments`.
+
+    Args:
+        reset: Function that is reset.
+        row: Row of the data.
+        split: Split of the row.
+        key: Key that names the environment, for messages.
+        ignored: Columns that are no arguments.
+
+    Raises:
+        ConfigError: The function needs a column that the row does not have.
+    """
+    own = {
+        "seed": task_seed(row, split) % (LARGEST_ENV_SEED + 1),
+        "split": split,
+        "data_source": row.data_source,
+        "ground_truth": row.ground_truth,
+    }
+    given = own | dict(row.row) | {"prompt": row.messages}
+    parameters = inspect.signature(reset).parameters
+    if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
+        given = {name: value for name, value in given.items() if name in parameters}
+    given = {name: value for name, value in given.items() if name not in ignored}
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and name not in given
+    ]
+    if missing:
+        raise ConfigError(
+            f"{key}: reset needs {', '.join(missing)}; prompt {row.prompt_id} of {row.data_source} has "
+            f"{', '.join(sorted({*row.row, *own, 'prompt'}))}"
+        )
+    return given
 
 
 def task_seed(row: Prompt, split: str) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import inspect
 import json
 import math
 import sys
@@ -11,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from embodyflow.agents.environments.environment_class import QUEUE, EnvironmentClass, task_seed
-from embodyflow.agents.environments.seeded_call import SeededCoroutine, call_seeded
+from embodyflow.agents.environments.seeded_call import perform
 from embodyflow.agents.episode import EpisodeContext
 from embodyflow.agents.tool import Callee, ModelTool
-from embodyflow.agents.tool_runner import Answer, in_thread
+from embodyflow.agents.tool_runner import Answer
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.seeding import derive_seed
 
@@ -96,7 +95,7 @@ class EnvironmentSession:
         """Replace the instance by a new one; return the text of ``reset`` as JSON."""
         self._instance = None
         seed = task_seed(self._row, self._context.split)
-        instance = await self._in_thread(self._environment.build, {}, seed)
+        instance = await self._call(self._environment.build, {}, seed)
         # The environment may change its arguments, which a later attempt needs.
         text = await self._perform(instance, "reset", copy.deepcopy(self._arguments), None)
         if not isinstance(text, str | None):
@@ -136,15 +135,10 @@ class EnvironmentSession:
         """Call a method; its number in the episode, or ``None`` for the task, is part of its seed."""
         method, task = getattr(instance, name), task_seed(self._row, self._context.split)
         seed = derive_seed(task, "reset") if number is None else derive_seed(self._context.seed, task, number)
-        if inspect.iscoroutinefunction(method):
-            call = method(**values)
-            return await (SeededCoroutine(call, seed) if self._environment.is_seeded else call)
-        return await self._in_thread(method, values, seed)
+        return await self._call(method, values, seed)
 
-    async def _in_thread(self, function: Any, values: Mapping[str, Any], seed: int) -> Any:
-        if self._environment.is_seeded:
-            return await in_thread(call_seeded, {"function": function, "values": values, "seed": seed})
-        return await in_thread(function, values)
+    async def _call(self, function: Any, values: Mapping[str, Any], seed: int) -> Any:
+        return await perform(function, values, seed if self._environment.is_seeded else None)
 
     def _step(self, name: str, function: Any, retries: int = 0) -> Callee:
         limits = self._environment.config.model_copy(update={"retries": retries, "max_answer_chars": sys.maxsize})

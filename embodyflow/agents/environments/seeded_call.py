@@ -1,5 +1,6 @@
 """Calls with seeded global random generators, for classes that draw from ``random`` or ``numpy.random``."""
 
+import inspect
 import random
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
+from embodyflow.agents.tool_runner import in_thread
 
 _newest: object = None
 """The newest call. One that exceeded its time limit may still run, and must not reset the generators of a later one."""
@@ -24,6 +27,22 @@ def call_seeded(function: Callable[..., Any], values: Mapping[str, Any], seed: i
     """
     with _states(_states_of(seed)):
         return function(**values)
+
+
+async def perform(function: Callable[..., Any], values: Mapping[str, Any], seed: int | None) -> Any:
+    """Call a function in a thread, or await a coroutine function, with seeded global generators.
+
+    Args:
+        function: Function to call.
+        values: Its keyword arguments.
+        seed: Seed in ``[0, 2**63)``; ``None`` leaves the generators alone. Only one seeded call may run at a time.
+    """
+    if inspect.iscoroutinefunction(function):
+        call = function(**values)
+        return await (call if seed is None else SeededCoroutine(call, seed))
+    if seed is None:
+        return await in_thread(function, values)
+    return await in_thread(call_seeded, {"function": function, "values": values, "seed": seed})
 
 
 class SeededCoroutine:

@@ -55,20 +55,29 @@ def show_episodes(path: Path, chosen: EpisodeFilter | None = None) -> int:
     folder, config = open_episodes(path)
     chosen = chosen or EpisodeFilter()
     tasks = config.env.tasks if isinstance(config, EmbodiedConfig) else None
-    if chosen.task is not None and chosen.task not in (tasks or ()):
-        raise ConfigError(f"--task={chosen.task}: allowed are {', '.join(tasks) if tasks else 'runs with env.tasks'}")
+    check_task(chosen, tasks)
     columns, cells = _layout(config)
     rows = [
         cells(iteration, episode)
         for iteration, episodes in read_episodes(folder)
         if chosen.iteration in (None, iteration)
         for episode in (episode_row(episodes, row) for row in range(len(episodes["uid"])))
-        if _is_chosen(chosen, tasks, episode)
+        if is_chosen(chosen, tasks, episode)
     ]
     _print_page(Table(*(Column(name, overflow="fold") for name in columns), box=None), rows, chosen)
     for line in unrestorable_lines(folder.unrestorable()):
         print(line, file=sys.stderr)
     return 0
+
+
+def check_task(chosen: EpisodeFilter, tasks: Sequence[str] | None) -> None:
+    """Check that a run has the task of a filter; ``tasks`` are those of the run, ``None`` without tasks.
+
+    Raises:
+        ConfigError: It has no such task.
+    """
+    if chosen.task is not None and chosen.task not in (tasks or ()):
+        raise ConfigError(f"--task={chosen.task}: allowed are {', '.join(tasks) if tasks else 'runs with env.tasks'}")
 
 
 def open_episodes(path: Path) -> tuple[RunFolder, EmbodiedConfig | AgentJobConfig]:
@@ -112,7 +121,8 @@ def _cells(config: EmbodiedConfig, iteration: int, episode: EpisodeRow) -> Cells
     )
 
 
-def _is_chosen(chosen: EpisodeFilter, tasks: Sequence[str] | None, episode: EpisodeRow) -> bool:
+def is_chosen(chosen: EpisodeFilter, tasks: Sequence[str] | None, episode: EpisodeRow) -> bool:
+    """Return True if a filter takes an episode; ``tasks`` are those of the run, ``None`` without tasks."""
     if chosen.task is not None and (tasks is None or tasks[episode["env_task_id"]] != chosen.task):
         return False
     if chosen.outcome is None:

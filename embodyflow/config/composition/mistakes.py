@@ -21,6 +21,8 @@ OPEN_SECTIONS = (
     "env.adapter.task_kwargs.",
     "reward.function.kwargs.",
     "rollout.agent.workflow_kwargs.",
+    "warm_start.dataset.columns.",
+    "warm_start.dataset.tasks.",
 )
 """Sections in which users choose the keys."""
 

@@ -164,6 +164,7 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
     kl, off_policy = config.algorithm.kl, getattr(config, "off_policy", None)
     yield "trainer.lora", config.trainer.lora
     yield "algorithm.advantage", config.algorithm.advantage if config.algorithm.needs_critic else "without a critic"
+    yield "algorithm.keeps_baselines", config.algorithm.keeps_baselines
     yield "algorithm.kl.changes_coef", kl.changes_coef
     yield "algorithm.kl.refresh_every", "null" if kl.refresh_every is None else "a number"
     yield "off_policy.name", None if off_policy is None else off_policy.name

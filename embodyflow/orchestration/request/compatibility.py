@@ -15,7 +15,7 @@ from embodyflow.orchestration.run.streaming.generating_node import generating_no
 from embodyflow.references import resolve
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae"),
     "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
@@ -26,6 +26,7 @@ PIPELINES = {
 """Built-in pipelines of each shipped training flow, which also runs custom graphs."""
 
 ADVANTAGE, KL_PENALTY, BASELINE = "compute_advantage", "compute_kl_penalty", "compute_baseline"
+AGENT_BASELINE = "compute_agent_baseline"
 
 FILTERS = {
     **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
@@ -37,6 +38,7 @@ WRITERS = {
     "values": ("compute_value", "value_steps"),
     "ref_log_probs": ("compute_ref_log_prob",),
     "baseline": (BASELINE,),
+    "token_baseline": (AGENT_BASELINE,),
 }
 """Functions of ``tasks`` that write a column."""
 
@@ -57,6 +59,7 @@ def check_compatibility(config: RunConfig) -> None:
     _check_sums(graph, config)
     _check_critic(graph, config)
     _check_baseline(graph, config)
+    _check_agent_baseline(graph, config)
     _check_kl(graph, config)
     _check_entropy(graph, config)
     _check_filter(graph, config)
@@ -120,11 +123,33 @@ def _check_baseline_rows(graph: TaskGraph, baselines: list[str]) -> None:
             f"node {own[0]!r}: writes rewards, but tasks:{BASELINE} rewards its greedy rows by tasks:compute_reward; "
             "allowed are that function, and a node of your own that writes baseline"
         )
+    _check_generated_rows(graph, BASELINE)
+
+
+def _check_generated_rows(graph: TaskGraph, function: str) -> None:
+    """Check that no node generates rows after the nodes that write baselines."""
     for node_id in _nodes_of(graph, "dynamic_sampling"):
-        if early := set(baselines) & set(graph.ancestors(node_id)):
+        if early := set(_nodes_of(graph, function)) & set(graph.ancestors(node_id)):
             raise ConfigError(
                 f"node {node_id!r}: generates rows, which would lack the baselines of {early.pop()!r}; put "
-                f"tasks:{BASELINE} after it"
+                f"tasks:{function} after it"
+            )
+
+
+def _check_agent_baseline(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that advantages get the running baselines of agents exactly if they need them."""
+    name, baselines = config.algorithm.advantage, _nodes_of(graph, AGENT_BASELINE)
+    if baselines and not config.algorithm.keeps_baselines:
+        raise ConfigError(
+            f"algorithm.advantage={name}: does not read the running baselines of the pipeline (node {baselines[0]}); "
+            f"allowed are advantage=rae and a pipeline without tasks:{AGENT_BASELINE}"
+        )
+    _check_generated_rows(graph, AGENT_BASELINE)
+    for node_id in _nodes_of(graph, ADVANTAGE) if config.algorithm.keeps_baselines else ():
+        if not _may_write(graph, graph.ancestors(node_id), "token_baseline"):
+            raise ConfigError(
+                f"node {node_id!r}: algorithm.advantage={name} needs the running baselines of the agents, which no "
+                f"ancestor writes; allowed are pipeline.name=rae and graphs with tasks:{AGENT_BASELINE} before it"
             )
 
 

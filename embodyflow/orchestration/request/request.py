@@ -195,10 +195,10 @@ def _check_expert(config: RunConfig) -> None:
     """Refuse a warm start without an expert; an evaluation of the same configuration needs none."""
     if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.env.adapter is None:
         return  # an environment without an adapter reports a missing expert when it is made
-    if config.env.adapter.expert is None:
+    if config.env.adapter.expert is None and config.warm_start.dataset is None:
         raise ConfigError(
-            "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is "
-            "warm_start=null"
+            "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it are "
+            "warm_start.dataset=<folder> and warm_start=null"
         )
 
 

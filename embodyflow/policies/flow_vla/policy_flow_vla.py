@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import at_decisions, decisions
 from embodyflow.policies.flow_sde import FlowSDE, standard_normals
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description, Layout, describe
@@ -117,9 +117,19 @@ class FlowVLAPolicy(ABC):
         if self.config.normalization == "checkpoint":
             return
         for name, values in (("state", states), ("action", actions)):
-            self._flow_vla.statistics.get_buffer(f"{name}_mean").copy_(values.mean(0))
             deviation = values.std(0, correction=min(len(values) - 1, 1))  # a single sample has no deviation
-            self._flow_vla.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
+            self._standardise_by(name, values.mean(0), deviation)
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise by the statistics of a data set; do nothing if the checkpoint's statistics are used."""
+        if self.config.normalization == "checkpoint":
+            return
+        self._standardise_by("state", statistics.state_mean, statistics.state_std)
+        self._standardise_by("action", statistics.action_mean, statistics.action_std)
+
+    def _standardise_by(self, name: str, mean: torch.Tensor, deviation: torch.Tensor) -> None:
+        self._flow_vla.statistics.get_buffer(f"{name}_mean").copy_(mean)
+        self._flow_vla.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
 
     def imitation_loss(
         self,

@@ -35,8 +35,13 @@ class Standardization(nn.Module):
     @torch.no_grad()
     def set_statistics(self, states: Tensor) -> None:
         """Take the mean and the deviation, at least 0.01, of states ``[n, S]``."""
-        self.mean.copy_(states.mean(0))
-        self.deviation.copy_(states.std(0, correction=min(len(states) - 1, 1)).clamp(min=1e-2))
+        self.load(states.mean(0), states.std(0, correction=min(len(states) - 1, 1)))
+
+    @torch.no_grad()
+    def load(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take a mean and a deviation of states, both ``[S]``; the deviation is at least 0.01."""
+        self.mean.copy_(mean)
+        self.deviation.copy_(deviation.clamp(min=1e-2))
 
     def forward(self, state: Tensor) -> Tensor:
         """Return states ``[..., S]`` in deviations from the mean, within the bound."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
 from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import MLPChunks, squash_in_lanes
 from embodyflow.policies.mlp_squashed.policy_mlp_squashed import LARGEST_TARGET, SquashedGaussianPolicy
@@ -45,6 +45,10 @@ class MLPChunksPolicy(SquashedGaussianPolicy):
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions stay as they are."""
         self.model.standardize.set_statistics(states)  # type: ignore[union-attr,operator]
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise states by the statistics of a data set; actions stay as they are."""
+        self.model.standardize.load(statistics.state_mean, statistics.state_std)  # type: ignore[union-attr,operator]
 
     def imitation_loss(
         self,

@@ -18,7 +18,7 @@ from embodyflow.policies.action_tokens import (
     smoothed_targets,
     token_log_probs,
 )
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import decisions
 from embodyflow.policies.openvla.actions_openvla import ActionCodec
 from embodyflow.policies.openvla.checkpoint_openvla import (
@@ -107,6 +107,9 @@ class OpenVLAPolicy:
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Do nothing: the policy reads no states, and the checkpoint's statistics scale its actions."""
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Do nothing, as :meth:`set_normalization`."""
 
     def imitation_loss(
         self,

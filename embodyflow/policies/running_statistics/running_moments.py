@@ -29,6 +29,13 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
 
     @torch.no_grad()
+    def load(self, count: int, mean: Tensor, variance: Tensor) -> None:
+        """Replace the statistics by those of ``count`` vectors: mean and variance, float64 ``[S]``."""
+        for buffer, value in ((self.mean, mean), (self.variance, variance)):
+            buffer.copy_(value)
+        self.count.fill_(count)
+
+    @torch.no_grad()
     def merge(self, vectors: Tensor, all_reduce: Callable[[Tensor], Tensor]) -> None:
         """Merge the moments of new vectors into the statistics; arguments and errors are those of :meth:`merged`."""
         for buffer, value in zip((self.count, self.mean, self.variance), self.merged(vectors, all_reduce), strict=True):

@@ -134,6 +134,14 @@ class Embed(nn.Module):
         deviation = states.std(0, correction=min(len(states) - 1, 1))  # a single state has no deviation
         self.state_std.copy_(deviation.clamp(min=1e-2))
 
+    def load_statistics(self, count: int, mean: Tensor, std: Tensor) -> None:
+        """Take the mean and deviation of ``count`` states, [S] each; running statistics go on from there."""
+        if self.normalize is not None:
+            self.normalize.load(count, mean, std.square())
+            return
+        self.state_mean.copy_(mean)
+        self.state_std.copy_(std.clamp(min=1e-2))
+
     def _standardised(self, state: Tensor) -> Tensor:
         """Return states in standard deviations of the demonstrations, at most 5; unchanged without demonstrations."""
         # A feature that hardly varied in the demonstrations must not explode when it does vary. A mean of exactly 0

@@ -13,7 +13,7 @@ from embodyflow.policies.action_tokens import (
     imitation_cross_entropy,
     smoothed_targets,
 )
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import decisions
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
@@ -78,6 +78,11 @@ class TinyVLAPolicy:
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions keep their bins."""
         self.model.embed.set_statistics(states)  # type: ignore[union-attr,operator]
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise states by the mean and deviation of a data set; actions keep their bins."""
+        mean, std = statistics.state_mean, statistics.state_std
+        self.model.embed.load_statistics(statistics.count, mean, std)  # type: ignore[union-attr,operator]
 
     def imitation_loss(
         self,

@@ -89,11 +89,12 @@ def test_the_lower_bound_of_cispo_survives_json():
         "reinforce_plus_plus_baseline",
         "gae",
         "marft",
+        "rae",
     ],
 )
 @pytest.mark.parametrize("loss", ["ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg", "sapo"])
 def test_token_losses_take_any_estimator(advantage, loss):
-    config = AlgorithmConfig(advantage=advantage, loss=loss)
+    config = AlgorithmConfig(advantage=advantage, loss=loss, per_agent=advantage == "rae")
     assert config.needs_critic == (advantage in ("gae", "marft"))
 
 

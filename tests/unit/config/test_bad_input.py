@@ -143,7 +143,7 @@ MISTAKES = {
     ),
     "warm start without an expert": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
-        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is warm_",
+        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it are warm",
     ),
     "one wrapper outside a list": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
@@ -468,7 +468,7 @@ def test_a_row_without_siblings_is_refused_by_advantages_that_compare_them() -> 
         compose_config(["experiment=embodied", "rollout.group_size=1"])
     assert str(caught.value) == (
         "rollout.group_size=1: algorithm.advantage=grpo compares the rows of a group, which must have at least 2; "
-        "those that do not are gae, marft, reinforce_plus_plus, remax"
+        "those that do not are gae, marft, reinforce_plus_plus, remax, rae"
     )
     alone = compose_config(["experiment=embodied", "algorithm=remax", "rollout.group_size=1"])
     assert alone.full_batch == alone.rollout.num_groups

@@ -286,6 +286,7 @@ CHAINS = {
     "grpo_kl_reward": "rollout reward sampling old_log_prob ref_log_prob kl_penalty advantage train_actor",
     "ppo_kl_reward": ("rollout reward value old_log_prob ref_log_prob kl_penalty advantage train_actor train_critic"),
     "remax": "rollout baseline reward sampling advantage old_log_prob ref_log_prob train_actor",
+    "rae": "rollout reward agent_baseline advantage old_log_prob ref_log_prob train_actor",
     "ppo_control": "rollout value advantage decisions old_log_prob train_actor_critic",
     "sac": "rollout store train",
     "embodied_sac": "rollout store train",

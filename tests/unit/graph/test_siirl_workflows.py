@@ -182,38 +182,127 @@ def test_settings_of_a_model_are_named_with_their_key_of_the_run(tmp_path):
     assert any(line.startswith("play: config.rollout.n=16: left out") and "rollout.group_size" in line for line in left)
 
 
-def test_several_agents_are_refused_by_name(tmp_path, capsys):
+def test_agents_with_weights_of_their_own_are_refused_by_name(tmp_path, capsys):
     path = save(tmp_path, workflow(*START, UPDATE[2] + " agent_group: 1"))
     assert main(["port", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "does not run several agents in one graph yet; a workflow of an agent job plays them" in said
-    assert "agent_group of 'learn': an agent with weights of its own" in said
+    assert "a run trains one policy, which all agents of a workflow share" in said
+    assert "agent_group of 'learn': an agent with weights of its own; --share-weights trains one policy" in said
     with pytest.raises(GraphError, match="node 'learn': agent_group: belongs to siiRL's multi-agent graphs"):
         load_yaml(path)
 
 
-def test_every_option_of_an_agent_is_refused_with_what_has_its_place_here(tmp_path):
-    """The options of the nodes of workflow_marft.yaml."""
+def test_every_setting_of_an_agent_without_a_counterpart_is_named(tmp_path):
     nodes = [
-        {"node_id": "reasoner", "agent_options": {"obs_with_env": True, "process_path": "process.py"}},
-        {"node_id": "actor", "agent_group": 1, "agent_options": {"env_path": ["env.py:Env"], "spread": 2}},
-        {"node_id": "value", "agent_options": {"share_instance": 0}},
-        {"node_id": "train", "agent_group": 1, "agent_options": {"train_cycle": 15}},
+        {"node_id": "reasoner", "node_role": "ROLLOUT", "agent_options": {"obs_with_env": True, "spread": 2}},
+        {"node_id": "actor", "node_role": "ROLLOUT", "agent_group": 1, "agent_options": {"share_instance": 0}},
+        {"node_id": "value", "node_type": "MODEL_TRAIN", "agent_group": 1, "agent_options": {"share_instance": 0}},
+        {"node_id": "train", "node_type": "MODEL_TRAIN", "agent_group": 1, "agent_options": {"train_cycle": 15}},
+        {"node_id": "own", "node_type": "COMPUTE", "user_options": {"a": 1}},
     ]
     path = save(tmp_path, yaml.safe_dump({"dag_id": "marft", "nodes": nodes}))
     with pytest.raises(ConfigError) as refusal:
         port_workflow(path)
     lines = [line.removeprefix(f"{path}: ") for line in str(refusal.value).splitlines()]
     assert [line.partition(": ")[0] for line in lines[1:]] == [
-        "agent_options.obs_with_env of 'reasoner'",
-        "agent_options.process_path of 'reasoner'",
-        "agent_group of 'actor', 'train'",
-        "agent_options.env_path of 'actor'",
-        "agent_options.spread of 'actor'",
-        "agent_options.share_instance of 'value'",
+        "agent_options.spread of 'reasoner'",
+        "agent_options.share_instance of 'actor'",
+        "agent_group of 'train'",
         "agent_options.train_cycle of 'train'",
+        "user_options of 'own'",
     ]
-    assert "algorithm.advantage=marft" in lines[0] and lines[5].endswith("has no counterpart")
+    assert lines[1].endswith("has no counterpart") and lines[4].endswith("that needs weights of their own")
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "ring" / "workflow.yaml"
+
+
+def agents_of_their_own(folder: Path) -> Path:
+    """Return the example with actors that siiRL gives weights of their own, which take turns in training."""
+    content = yaml.safe_load(EXAMPLE.read_text())
+    for node in content["nodes"]:
+        if node["node_id"].startswith("actor_2"):
+            del node["agent_options"]
+        if node["node_id"].endswith("_train") and node["node_role"] == "ACTOR":
+            node["agent_options"] = {"train_cycle": 15}
+    return save(folder, yaml.safe_dump(content, sort_keys=False))
+
+
+def test_a_ring_of_agents_becomes_one_policy_and_a_workflow(tmp_path):
+    result = port_workflow(EXAMPLE)
+    graph = load_yaml(save(tmp_path, result.text))
+    assert [graph.nodes[each].executable_ref.removeprefix("tasks:") for each in graph.get_execution_order()] == [
+        *("generate", "compute_reward", "compute_old_log_prob", "compute_ref_log_prob", "compute_value"),
+        *("compute_advantage", "train_critic", "train_actor"),
+    ]
+    assert graph.get_execution_order()[0] == "rollout" and graph.nodes["function_reward"].dependencies == ("rollout",)
+    assert "actor_2_train: merged into actor_1_train; all agents share one policy" in result.changes
+    assert result.agents is not None and result.agents.environment == "examples.ring.sum_check:SumCheck"
+    assert result.agents.members["reasoner"] == {
+        "pre_process": "examples.ring.process:pre_process",
+        "pre_process_kwargs": {"pre_chat_template": "${prompt}${obs}"},
+        "post_process": "examples.ring.process:post_process",
+        "post_process_kwargs": {"post_chat_template": ","},
+        "observes": True,
+    }
+
+
+def test_agents_with_weights_of_their_own_share_them_if_asked(tmp_path):
+    path = agents_of_their_own(tmp_path)
+    with pytest.raises(ConfigError, match="agent_group of 'actor_2_old_log_prob', 'actor_2_train': an agent with weig"):
+        port_workflow(path)
+    shared = port_workflow(path, share_weights=True)
+    assert shared.text == port_workflow(EXAMPLE).text
+    assert "actor_1_train: train_cycle: 15 left out; one policy has no turns to take" in shared.changes
+
+
+def test_the_command_writes_graph_and_experiment_of_a_ring(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["port", str(EXAMPLE), "--out", "ring.yaml", "--experiment", "mine"]
+    assert main(words[:4]) == 2
+    assert "has the agents reasoner, actor; --out=<file> and --experiment=<name> name" in capsys.readouterr().err
+    assert main(words) == 2 and "is no project" in capsys.readouterr().err
+    (tmp_path / "deployments").mkdir()
+    (tmp_path / "deployments" / "prefect.yaml").touch()
+    assert main(words) == 0
+    assert "to do: policy and data: choose them on the command line" in capsys.readouterr().err
+    small = (
+        "policy=tiny_qwen",
+        "policy.tokenizer=embodyflow.prompts.self_correct:build_tokenizer",
+        "data=self_correct",
+    )
+    limits = ("rollout.max_prompt_tokens=16", "rollout.max_response_tokens=110")
+    config = compose_config(["experiment=mine", "flow=ppo", *small, *limits])
+    check_compatibility(config)
+    ring = config.rollout.agent.ring
+    assert ring.members["actor"].pre_process_kwargs == {"pre_chat_template": "${prompt}"}
+    assert (ring.trained_turns, config.algorithm.advantage, config.agents) == ("last", "marft", ("reasoner", "actor"))
+    assert main(words) == 2 and "exists; allowed is a new file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda nodes: nodes[1].update(dependencies=[]),
+            r"node 'rollout_actor': dependencies=\[\]: agents must form a c",
+        ),
+        (
+            lambda nodes: nodes[0]["agent_options"].update(env_path=["a.py:A"]),
+            r"node 'rollout_reasoner': env_path=\['a.py:A'\]: allowed is one environment, of the last agent",
+        ),
+        (
+            lambda nodes: nodes[1]["agent_options"].update(env_path=["a.py:A", "b.py:B"]),
+            "node 'rollout_actor': env_path=.*: allowed is one environment, of the last agent",
+        ),
+        (lambda nodes: nodes.__delitem__(slice(0, 2)), "agent_options: no node has the role ROLLOUT"),
+    ],
+)
+def test_a_ring_that_cannot_be_played_is_refused(tmp_path, change, message):
+    content = yaml.safe_load(EXAMPLE.read_text())
+    change(content["nodes"])
+    with pytest.raises(ConfigError, match=message):
+        port_workflow(save(tmp_path, yaml.safe_dump(content)))
 
 
 def test_what_cannot_be_ported_is_refused_with_its_node(tmp_path, capsys):
@@ -313,8 +402,11 @@ def test_the_files_of_siirls_history(tmp_path):
     for blob, name in files.items():
         path = save(tmp_path, git("cat-file", "blob", blob))
         if "marft" in name:
-            with pytest.raises(ConfigError, match="several agents"):
+            with pytest.raises(ConfigError, match="a run trains one policy"):
                 port_workflow(path)
+            if "env_path" in path.read_text() and "REFERENCE" in path.read_text():  # not the older ones
+                (tmp_path / "ring.yaml").write_text(port_workflow(path, share_weights=True).text)
+                load_yaml(tmp_path / "ring.yaml")
         else:
             graph = load_yaml(ported(tmp_path, path.read_text()))
             assert {runs_on(graph, node_id) for node_id in graph.nodes} == {"rollout", "trainer"}, name

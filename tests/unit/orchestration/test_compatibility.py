@@ -140,6 +140,16 @@ KL = """
             ["algorithm=remax", "pipeline.yaml={early}"],
             "node 'more': generates rows, which would lack the baselines of 'greedy'; put tasks:compute_baseline after",
         ),
+        (
+            "grpo",
+            ["experiment=kuhn", "algorithm.advantage=rae"],
+            "node 'advantage': algorithm.advantage=rae needs the running baselines of the agents, which no ancestor",
+        ),
+        (
+            "grpo",
+            ["experiment=kuhn", "algorithm=rae", "algorithm.advantage=grpo"],
+            "algorithm.advantage=grpo: does not read the running baselines of the pipeline (node agent_baseline)",
+        ),
         ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs a pipeline without a critic"),
         ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs a pipeline without a critic"),
         (

@@ -10,6 +10,8 @@ import torch
 from flow_vla_models import golden_imitation, golden_uniforms, observe, tensors
 from policy_rows import as_batch, uniforms_for
 
+from embodyflow.policies.base import NormalizationStatistics
+
 KINDS = [{}, {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=["all trained", "the expert trained"])
 
@@ -108,6 +110,18 @@ def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleTyp
     policy.set_normalization(states[:1], actions[:1])  # one demonstration of one step
     torch.testing.assert_close(policy.model.statistics.state_std, torch.full((5,), 0.01))
     torch.testing.assert_close(policy.model.statistics.action_std, torch.full((3,), 0.01))
+
+
+def test_the_statistics_of_a_data_set_take_the_place_of_those_of_demonstrations(models: ModuleType) -> None:
+    policy = models.random_policy()
+    numbers = [
+        torch.arange(1, size + 1, dtype=torch.float64) * scale for size, scale in ((5, 1), (5, 2), (3, 3), (3, 0))
+    ]
+    policy.load_normalization(NormalizationStatistics(10, *numbers))
+    found = policy.model.statistics
+    assert found.state_mean.tolist() == [1, 2, 3, 4, 5] and found.state_std.tolist() == [2, 4, 6, 8, 10]
+    assert found.action_mean.tolist() == [3, 6, 9]
+    torch.testing.assert_close(found.action_std, torch.full((3,), 0.01))  # a feature that never varies
 
 
 def test_the_imitation_loss_falls_in_training(models: ModuleType) -> None:

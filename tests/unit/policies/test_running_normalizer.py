@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
+from embodyflow.policies.base import NormalizationStatistics
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
@@ -123,6 +124,10 @@ def test_running_statistics_of_tiny_vla_go_on_from_the_demonstrations():
     assert (normalizer.count.item(), normalizer.mean.tolist(), normalizer.variance.tolist()) == (2, [2, 7], [1, 4])
     policy.set_normalization(states + 1, torch.zeros(2, 2))
     assert (normalizer.count.item(), normalizer.mean.tolist()) == (2, [3, 8])
+    of_actions = torch.zeros(2, dtype=torch.float64)
+    mean, std = torch.tensor([4.0, 6.0]), torch.tensor([1.0, 3.0])
+    policy.load_normalization(NormalizationStatistics(50, mean, std, of_actions, of_actions))
+    assert (normalizer.count.item(), normalizer.mean.tolist(), normalizer.variance.tolist()) == (50, [4, 6], [1, 9])
 
 
 def test_without_normalisation_no_weight_is_added():

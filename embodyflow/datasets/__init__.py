@@ -1,0 +1,1 @@
+"""Data sets of demonstrations in local folders, read and written."""

@@ -1,0 +1,117 @@
+"""Reading a LeRobot data set, version v2.1 or v3.0."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodyflow.datasets.dataset import Columns, DatasetEpisode, FeatureStatistics
+from embodyflow.datasets.lerobot.info import V21, read_info
+from embodyflow.datasets.lerobot.layout import Layout, LayoutV21, LayoutV30
+from embodyflow.datasets.lerobot.videos import check_video, decode_frames, decode_pictures
+from embodyflow.datasets.packages import require
+from embodyflow.errors import ConfigError
+
+TOLERANCE = 1e-4
+"""Seconds that a timestamp may differ from its frame's time, as in LeRobot."""
+
+
+class LeRobotReader:
+    """A LeRobot data set; see :class:`~embodyflow.datasets.dataset.Dataset`.
+
+    Args:
+        path: Folder of the data set.
+
+    Raises:
+        ConfigError: Its descriptions are missing or damaged, or have a version that is not read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._info = path, read_info(path)
+        self.fps: float | None = self._info.fps
+        self.features = self._info.features
+        self._layout: Layout = (LayoutV21 if self._info.version == V21 else LayoutV30)(path, self._info)
+        self.episodes = self._layout.episodes
+        self._statistics = self._layout.statistics()
+
+    def statistics(self, feature: str) -> FeatureStatistics | None:
+        """Return the statistics in ``meta/stats.json``, or those in ``meta/episodes_stats.jsonl``, merged."""
+        return self._statistics.get(feature)
+
+    def check(self, episodes: Collection[DatasetEpisode], features: Collection[str]) -> None:
+        """Check the files of episodes: columns, timestamps, rate and size of videos.
+
+        Raises:
+            ConfigError: A file is missing or damaged, or does not fit the description.
+        """
+        videos = [name for name in features if name in self._info.videos]
+        stored = [name for name in features if name not in self._info.videos]
+        for file in sorted({self._layout.data_file(episode) for episode in episodes}):
+            _check_columns(file, stored)
+        for episode in episodes:
+            self._check_times(episode, self._table(episode, ["timestamp"]))
+        parts = {(self._layout.video(each, name).path, name): (each, name) for each in episodes for name in videos}
+        for episode, name in parts.values():
+            check_video(self._layout.video(episode, name), self._info.fps, self.features[name].shape)
+
+    def read(self, episode: DatasetEpisode, features: Collection[str]) -> Columns:
+        """Return features of an episode, ``[T, ...]``; images are uint8 ``[T, H, W, 3]``."""
+        stored = [name for name in features if name not in self._info.videos]
+        table, columns = self._table(episode, stored), {}
+        for name in features:
+            if name in self._info.videos:
+                part = self._layout.video(episode, name)
+                columns[name] = decode_frames(part, self._info.fps, episode.num_steps)
+            elif self.features[name].is_image:
+                columns[name] = decode_pictures(self.path, table.column(name).to_pylist())
+            else:
+                columns[name] = _numbers(table.column(name)).reshape(-1, *self.features[name].shape)
+        return columns
+
+    def _table(self, episode: DatasetEpisode, names: Sequence[str]) -> Any:
+        """Return columns of an episode's steps, in their order."""
+        parquet, file = require("pyarrow.parquet"), self._layout.data_file(episode)
+        chosen = [("episode_index", "=", episode.index)]
+        table = parquet.read_table(file, columns=[*names, "frame_index"], filters=chosen, partitioning=None)
+        frames = table.column("frame_index").to_numpy()
+        if len(frames) != episode.num_steps:
+            raise ConfigError(
+                f"{self.path}: episode {episode.index} has {len(frames)} steps in {file.name}, its description says "
+                f"{episode.num_steps}"
+            )
+        order = np.argsort(frames, kind="stable")
+        if not np.array_equal(frames[order], np.arange(len(frames))):
+            raise ConfigError(f"{self.path}: the frames of episode {episode.index} are not numbered from 0 on")
+        return table.take(order)
+
+    def _check_times(self, episode: DatasetEpisode, table: Any) -> None:
+        times = table.column("timestamp").to_numpy().astype(np.float64)
+        late = np.abs(times - np.arange(len(times)) / self._info.fps)
+        if (late > TOLERANCE).any():
+            frame = int(np.argmax(late > TOLERANCE))
+            raise ConfigError(
+                f"{self.path}: says fps={self._info.fps:g}, but frame {frame} of episode {episode.index} is at "
+                f"{times[frame]:.4f} s instead of {frame / self._info.fps:.4f} s"
+            )
+
+
+def _check_columns(file: Path, names: Sequence[str]) -> None:
+    parquet = require("pyarrow.parquet")
+    try:
+        found = parquet.read_schema(file).names
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+    for name in [*names, "timestamp", "frame_index", "episode_index"]:
+        if name not in found:
+            raise ConfigError(f"{file}: has no column {name}, only {', '.join(found)}")
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """Return all numbers of a column with lists of any depth, in their order."""
+    values = column.combine_chunks()
+    values = getattr(values, "storage", values)  # Hugging Face's arrays of several axes are an extension of lists
+    while hasattr(values.type, "value_type"):
+        values = values.flatten()
+    return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -1,0 +1,90 @@
+"""Images of a LeRobot data set: PNG in parquet files, and frames of mp4 files."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from embodyflow.datasets.lerobot.layout import VideoPart
+from embodyflow.datasets.packages import require
+from embodyflow.errors import ConfigError
+
+Images = NDArray[np.uint8]
+
+
+def decode_pictures(folder: Path, cells: Sequence[dict[str, Any]]) -> Images:
+    """Return images from cells of a parquet file, uint8 ``[T, H, W, 3]``.
+
+    Args:
+        folder: Folder of the data set.
+        cells: Images as Hugging Face's ``Image`` feature stores them: ``bytes``, or the ``path`` of a file.
+    """
+    images = []
+    for cell in cells:
+        source = io.BytesIO(cell["bytes"]) if cell.get("bytes") else folder / cell["path"]
+        with Image.open(source) as image:
+            images.append(np.asarray(image.convert("RGB")))
+    return np.stack(images)
+
+
+def check_video(part: VideoPart, fps: float, shape: tuple[int, ...]) -> None:
+    """Check that an mp4 file has the frame rate and the size of images that its data set states.
+
+    Raises:
+        ConfigError: It is missing or damaged, or has others.
+    """
+    with _opened(part.path) as container:
+        stream = container.streams.video[0]
+        rate, size = float(stream.average_rate or 0), (stream.height, stream.width, 3)
+    if abs(rate - fps) > 0.01 * fps:
+        raise ConfigError(f"{part.path}: has {rate:g} frames per second, its data set says fps={fps:g}")
+    if size != shape:
+        raise ConfigError(f"{part.path}: has images {list(size)}, its data set says {list(shape)}")
+
+
+def decode_frames(part: VideoPart, fps: float, num_frames: int) -> Images:
+    """Return an episode's frames from an mp4 file, uint8 ``[T, H, W, 3]``.
+
+    Args:
+        part: Place of the episode.
+        fps: Frames per second of the data set.
+        num_frames: T, frames of the episode.
+
+    Raises:
+        ConfigError: The file is missing or damaged, or lacks a frame.
+    """
+    frames: list[Images] = []
+    with _opened(part.path) as container:
+        stream = container.streams.video[0]
+        container.seek(max(round(part.start / stream.time_base) - 1, 0), stream=stream)
+        for frame in container.decode(stream):
+            wanted = part.start + len(frames) / fps
+            late = float(frame.pts * stream.time_base) - wanted
+            if late > 0.5 / fps:
+                break
+            if late > -0.5 / fps:
+                frames.append(frame.to_ndarray(format="rgb24"))
+            if len(frames) == num_frames:
+                return np.stack(frames)
+    raise ConfigError(f"{part.path}: has no frame at {part.start + len(frames) / fps:.3f} s")
+
+
+def _opened(path: Path) -> Any:
+    """Return the opened file, a context manager.
+
+    Raises:
+        ConfigError: The file is missing or damaged.
+    """
+    av = require("av")
+    try:
+        container = av.open(str(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if not container.streams.video:
+        container.close()
+        raise ConfigError(f"{path}: has no video")
+    return container

@@ -1,0 +1,183 @@
+"""Reading LeRobot data sets of both versions."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lerobot_folders import edit_info, steps, write_v21, write_v30
+
+from embodyflow.datasets.lerobot.statistics import describe, merge_described
+from embodyflow.datasets.opening import open_dataset
+from embodyflow.errors import ConfigError
+
+pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not installed")
+needs_av = pytest.mark.skipif(
+    importlib.util.find_spec("av") is None, reason="av, of the extra datasets, is not installed"
+)
+
+LEROBOT = "EMBODYFLOW_LEROBOT_PYTHON"
+"""Environment variable with the interpreter of an environment with LeRobot, whose pins exclude ours."""
+
+WRITE_WITH_LEROBOT = """
+import sys
+import numpy
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+features = {"action": {"dtype": "float32", "shape": (4,), "names": None}}
+names = ["height", "width", "channels"]
+features["observation.images.image"] = {"dtype": "video", "shape": (64, 64, 3), "names": names}
+dataset = LeRobotDataset.create("local/written", 10, root=sys.argv[1], features=features, use_videos=True)
+rng = numpy.random.default_rng(0)
+for task, length in (("reach", 6), ("push", 4)):
+    for step in range(length):
+        image = numpy.full((64, 64, 3), 20 * step, numpy.uint8)
+        action = rng.standard_normal(4).astype(numpy.float32)
+        dataset.add_frame({"action": action, "observation.images.image": image, "task": task})
+    dataset.save_episode()
+dataset.finalize()
+"""
+
+EPISODES = [("reach", steps(7, 1)), ("push", steps(5, 2)), ("reach", steps(9, 3))]
+WRITERS = pytest.mark.parametrize("write", [write_v21, write_v30], ids=["v2.1", "v3.0"])
+
+
+@WRITERS
+def test_numbers_are_read_bit_identical(write: Callable[..., Path], tmp_path: Path) -> None:
+    dataset = open_dataset(write(tmp_path / "set", EPISODES))
+    assert dataset.fps == 80
+    assert [(each.index, each.num_steps, each.task) for each in dataset.episodes] == [
+        (0, 7, "reach"),
+        (1, 5, "push"),
+        (2, 9, "reach"),
+    ]
+    names = list(EPISODES[0][1])
+    dataset.check(dataset.episodes, names)
+    for episode, (_, columns) in zip(dataset.episodes, EPISODES, strict=True):
+        found = dataset.read(episode, names)
+        assert {name: values.dtype for name, values in found.items()} == dict.fromkeys(names, np.float32)
+        assert all(found[name].tobytes() == columns[name].tobytes() for name in names)
+
+
+@WRITERS
+def test_statistics_are_those_over_all_steps(write: Callable[..., Path], tmp_path: Path) -> None:
+    dataset = open_dataset(write(tmp_path / "set", EPISODES))
+    actions = np.concatenate([columns["action"] for _, columns in EPISODES]).astype(np.float64)
+    found = dataset.statistics("action")
+    assert found is not None and found.count == 21
+    np.testing.assert_allclose(found.mean, actions.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, actions.std(0), rtol=1e-12)
+    assert (found.low == actions.min(0)).all() and (found.high == actions.max(0)).all()
+    assert dataset.statistics("observation.other") is None
+
+
+def test_merged_statistics_by_hand() -> None:
+    parts = [describe(np.array([[0.0], [2.0]])), describe(np.array([[4.0], [6.0], [8.0], [10.0]]))]
+    whole = merge_described(parts)
+    assert whole["mean"][0] == pytest.approx(5) and whole["count"].tolist() == [6]
+    assert whole["std"][0] == pytest.approx(np.sqrt(70 / 6))  # squared distances from 5: 25, 9, 1, 1, 9, 25
+    assert whole["q50"][0] == pytest.approx((2 * 1 + 4 * 7) / 6)
+
+
+def test_pictures_are_read_bit_identical(tmp_path: Path) -> None:
+    columns = steps(4, image=16)
+    dataset = open_dataset(write_v30(tmp_path / "set", [("reach", columns)]))
+    assert dataset.features["observation.images.image"].shape == (16, 16, 3)
+    found = dataset.read(dataset.episodes[0], ["observation.images.image"])
+    np.testing.assert_array_equal(found["observation.images.image"], columns["observation.images.image"])
+
+
+@needs_av
+def test_each_episode_gets_its_own_frames_of_a_video_that_episodes_share(tmp_path: Path) -> None:
+    written = [("reach", steps(5, 1, image=32)), ("push", steps(8, 2, image=32)), ("reach", steps(3, 3, image=32))]
+    dataset = open_dataset(write_v30(tmp_path / "set", written, images="video"))
+    assert len(list((tmp_path / "set").rglob("*.mp4"))) == 1
+    name = "observation.images.image"
+    dataset.check(dataset.episodes, [name])
+    for episode, (_, columns) in list(zip(dataset.episodes, written, strict=True))[::-1]:
+        found = dataset.read(episode, [name])[name]
+        assert found.shape == columns[name].shape
+        assert np.abs(found.astype(int) - columns[name]).max() < 10  # a frame too early or too late is 20 off
+
+
+@needs_av
+def test_a_video_of_another_rate_or_size_is_refused(tmp_path: Path) -> None:
+    folder = write_v30(tmp_path / "set", [("reach", steps(4, image=32))], images="video")
+    features = json.loads((folder / "meta/info.json").read_text())["features"]
+    features["observation.images.image"]["shape"] = [64, 64, 3]
+    edit_info(folder, features=features)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"file-000.mp4: has images \[32, 32, 3\], its data set says \[64, 64, 3\]"):
+        dataset.check(dataset.episodes, ["observation.images.image"])
+
+
+@WRITERS
+def test_timestamps_that_do_not_fit_the_rate_are_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", EPISODES, fps=40)
+    edit_info(folder, fps=80)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"says fps=80, but frame 1 of episode 0 is at 0.0250 s instead of 0.0125 s"):
+        dataset.check(dataset.episodes, ["action"])
+
+
+def test_a_description_that_does_not_fit_its_files_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", EPISODES)
+    lines = (folder / "meta/episodes.jsonl").read_text().replace('"length": 5', '"length": 6')
+    (folder / "meta/episodes.jsonl").write_text(lines)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"episode 1 has 5 steps in episode_000001.parquet, its description says 6"):
+        dataset.check(dataset.episodes, ["action"])
+    (folder / "data/chunk-000/episode_000002.parquet").write_bytes(b"no parquet")
+    with pytest.raises(ConfigError, match=r"episode_000002.parquet: cannot be read"):
+        dataset.check(dataset.episodes, ["action"])
+    with pytest.raises(ConfigError, match=r"episode_000000.parquet: has no column reward, only observation.state, act"):
+        dataset.check(dataset.episodes[:1], ["reward"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda folder: edit_info(folder, codebase_version="v2.0"),
+            "has the version v2.0; allowed are LeRobot's v2.1 ",
+        ),
+        (lambda folder: edit_info(folder, features={"action": {"dtype": "float32"}}), "meta/info.json has no shape"),
+        (lambda folder: (folder / "meta/info.json").write_text("{"), "meta/info.json is damaged"),
+        (lambda folder: (folder / "meta/episodes.jsonl").unlink(), "has no meta/episodes.jsonl"),
+        (lambda folder: (folder / "meta/info.json").unlink(), "has neither meta/info.json nor data/metadata.json; al"),
+    ],
+    ids=["version", "features", "info", "episodes", "no data set"],
+)
+def test_a_folder_that_cannot_be_read_is_refused(spoil: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", EPISODES)
+    spoil(folder)
+    with pytest.raises(ConfigError, match=f"^{folder}: {message}"):
+        open_dataset(folder)
+
+
+@needs_av
+@pytest.mark.skipif(LEROBOT not in os.environ, reason=f"LeRobot is not installed; {LEROBOT} names its interpreter")
+def test_a_data_set_that_lerobot_itself_wrote_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    env.pop("PYTHONPATH", None)
+    command = [os.environ[LEROBOT], "-c", WRITE_WITH_LEROBOT, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    dataset, names = open_dataset(folder), ["action", "observation.images.image"]
+    assert dataset.fps == 10 and [(each.num_steps, each.task) for each in dataset.episodes] == [
+        (6, "reach"),
+        (4, "push"),
+    ]
+    dataset.check(dataset.episodes, names)
+    rng = np.random.default_rng(0)
+    for episode in dataset.episodes:
+        found = dataset.read(episode, names)
+        actions = np.stack([rng.standard_normal(4).astype(np.float32) for _ in range(episode.num_steps)])
+        assert found["action"].tobytes() == actions.tobytes()
+        greys = 20 * np.arange(episode.num_steps)
+        assert np.abs(found["observation.images.image"].mean(axis=(1, 2, 3)) - greys).max() < 3
