@@ -56,7 +56,7 @@ def show_runs(run_root: Path) -> int:
     folders = sorted((path.parent for path in run_root.glob("[!.]*/config.yaml")), key=_created)
     runs = [(path, listed(RunFolder(path))) for path in folders]
     shows_origin = any(run.origin for _, run in runs)
-    columns = ["state", "experiment", Column("iteration", justify="right"), "success", "age"]
+    columns: list[Column | str] = ["state", "experiment", Column("iteration", justify="right"), "success", "age"]
     table = Table(*columns, *(["from"] if shows_origin else []), box=None)
     table.add_column("folder", overflow="fold")
     for path, run in runs:

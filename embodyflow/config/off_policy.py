@@ -139,7 +139,9 @@ def check_off_policy(
     if policy.off_policy != settings.name:
         learns = "learns on-policy" if policy.off_policy is None else f"learns by {policy.off_policy}"
         fitting = [each for each in shipped_configs(ActingPolicyConfig) if each.job == policy.job]
-        names = [each.model_fields["name"].default for each in fitting if each.off_policy == settings.name]
+        names = [
+            each.model_fields["name"].default for each in fitting if getattr(each, "off_policy", None) == settings.name
+        ]
         raise ValueError(
             f"policy.name={policy.name}: {learns}; allowed with off_policy.name={settings.name} is {' or '.join(names)}"
         )

@@ -1,5 +1,6 @@
 """The trainer engine of off-policy training on episodes, which starts from demonstrations."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -84,7 +85,9 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
 
     @property
     def _shape(self) -> Shape:
-        return Shape(1, self.config.policy.state_dim, self.config.policy.decision_dim)
+        size, *_ = self.config.policy.observation_shapes["state"]
+        assert size is not None
+        return Shape(1, size, self.config.policy.decision_dim)
 
     @property
     def _demonstrations_folder(self) -> Path:
@@ -96,8 +99,8 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
     def _open_demonstrations(self) -> ReplayBuffer:
         if self._commit is not None:
             return ReplayBuffer.demonstrations(self._demonstrations_folder, self._shape)
-        policy, count = self.config.policy, len(self._demonstrated_columns["reward"])
-        shape = Shape(policy.chunk_size, policy.state_dim, policy.decision_dim)
+        count = len(self._demonstrated_columns["reward"])
+        shape = replace(self._shape, num_envs=self.config.policy.chunk_size)
         buffer = ReplayBuffer.create(self._demonstrations_folder, shape, count)
         buffer.append(self._demonstrated_columns)
         buffer.commit()
