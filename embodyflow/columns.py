@@ -19,6 +19,7 @@ COLUMNS = frozenset(
         *("uid", "group_id", "policy_version", "seed", "instruction_ids", "action_tokens", "actions", "log_probs"),
         *("loss_mask", "env_task_id", "goal", "num_steps", "episode_return", "success", "terminated", "truncated"),
         *("token_origin", "token_context", "token_turn", "token_turn_reward", "token_agent", "token_agent_reward"),
+        "token_baseline",
         *("num_turns", "tool_calls", "tool_mistakes", "rewarded", "agents_rewarded", "own_reward", "own_success"),
         *("final_state", "bootstrap_values", "prompt_tokens", "prompt_length", "response_length", "prompt_id"),
         *("rewards", "kl_penalty", "advantages", "old_log_probs", "ref_log_probs", "values", "returns", "scores"),

@@ -1,13 +1,14 @@
-"""Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) as a Prefect flow.
+"""Off-policy training as a Prefect flow: SAC (arXiv:1812.05905), TD3 (arXiv:1802.09477), RLPD (arXiv:2302.02948).
 
 With a server: ``prefect deployment run sac/pendulum``. Without one::
 
     python -m flows.sac experiment=pendulum iterations=50 seed=1 run_id=mine off_policy.batch_size=128
+    python -m flows.sac experiment=push algorithm=rlpd
 """
 
 from embodyflow.orchestration.training_flow import training_flow
 
-sac = training_flow("sac", "Train a policy for continuous control by soft actor-critic on replayed transitions.")
+sac = training_flow("sac", "Train a policy for continuous control on replayed transitions, by SAC, TD3 or RLPD.")
 
 if __name__ == "__main__":
     from embodyflow.orchestration.request.command_line import main

@@ -19,7 +19,7 @@ from tasks.evaluation import (
     record_video,
 )
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
-from tasks.off_policy import store_transitions, train_off_policy
+from tasks.off_policy import store_episodes, store_transitions, train_off_policy
 from tasks.progress import score_progress
 from tasks.rewards import (
     compute_advantage,
@@ -62,6 +62,7 @@ __all__ = [
     "record_video",
     "score_progress",
     "split_decisions",
+    "store_episodes",
     "store_transitions",
     "train_actor",
     "train_actor_critic",

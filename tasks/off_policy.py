@@ -19,6 +19,20 @@ def store_transitions(
     return NodeOutput(None, worker.store(batch, call.iteration))
 
 
+@node(
+    reads=(
+        *("uid", "state", "action_tokens", "loss_mask", "num_steps", "success"),
+        *("terminated", "truncated", "final_state"),
+    ),
+    writes=(),
+)
+def store_episodes(
+    batch: Batch, config: Any = None, *, worker: OffPolicyEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Append the decisions of the iteration's episodes to the replay buffer; pass no rows on."""
+    return NodeOutput(None, worker.store(batch, call.iteration))
+
+
 @node(reads=(), writes=())
 def train_off_policy(
     batch: Batch | None, config: Any = None, *, worker: OffPolicyEngine, call: NodeContext, **kwargs: Any

@@ -1,10 +1,21 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): returns over steps, targets and losses.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905) and TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
 
 The constants of the losses are those of Stable-Baselines3, whose numbers they reproduce.
 """
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
+
+POOLS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"least": lambda values: values.amin(0), "mean": lambda values: values.mean(0)}
+)
+"""Functions from the values of K critics ``[K, B]`` to those that the policy maximises ``[B]``.
+
+The mean is that of RLPD (Ball et al. 2023, arXiv:2302.02948, algorithm 1).
+"""
 
 
 def n_step_returns(rewards: Tensor, counted: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -41,14 +52,14 @@ def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def actor_loss(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:
-    """Return the mean of α · log π - Q, where Q is the least of the critics' values ``[K, B]`` (equation 7).
+    """Return the mean of α · log π - Q (equation 7).
 
     Args:
         log_probs: Log-densities of actions of the policy, ``[B]``, with gradients to the policy.
-        values: Values of these actions, ``[K, B]``, with gradients to the actions.
+        values: Q, values of these actions, ``[B]``, with gradients to the actions; see :data:`POOLS`.
         temperature: α, a scalar.
     """
-    return (temperature * log_probs - values.amin(0)).mean()
+    return (temperature * log_probs - values).mean()
 
 
 def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
@@ -62,3 +73,24 @@ def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy:
         target_entropy: Entropy to keep, in nats.
     """
     return -(log_temperature * (log_probs + target_entropy)).mean()
+
+
+def clipped_noise(normals: Tensor, deviation: float, limit: float) -> Tensor:
+    """Return noise of a deviation within ± ``limit``, by which TD3 smooths its targets (algorithm 1).
+
+    Args:
+        normals: Standard normals, any shape.
+        deviation: Standard deviation before clipping.
+        limit: Largest absolute value.
+    """
+    return (deviation * normals).clamp(-limit, limit)
+
+
+def deterministic_targets(returns: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """Return TD3's targets r + γ · min Q, ``[B]``; see :func:`soft_targets`."""
+    return returns + discounts * next_values.amin(0)
+
+
+def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (TD3)."""
+    return (values - targets).square().mean(1).sum()

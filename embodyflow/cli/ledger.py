@@ -67,4 +67,7 @@ def _shown(entry: Entry) -> tuple[str, str]:
         return f"alarm of {entry.facts['detector']}: {entry.facts['text']}", ""
     if entry.kind == "answer":
         return f"answer to {entry.facts['detector']}: {entry.facts['answer']}", ""
+    if entry.kind == "branch":
+        origin = f"{entry.facts['take']} of {entry.facts['run']} after iteration {entry.facts['from_iteration']}"
+        return f"began with {origin}", entry.facts["weights_digest"][:12]
     return "evaluated" if entry.kind == "evaluation" else "committed", entry.facts["weights_digest"][:12]

@@ -34,6 +34,7 @@ class ListedRun:
         iteration: Last iteration in the metrics, and the number of all; or ``evaluation``.
         success: Newest success rate: the greedy one of an evaluation, or else the one of training; ``None`` without.
         age: Seconds since the run was created.
+        origin: Run and iteration that it branched off, such as ``push@40``; empty for others.
     """
 
     state: str
@@ -41,6 +42,7 @@ class ListedRun:
     iteration: str
     success: float | None
     age: float
+    origin: str = ""
 
 
 def show_runs(run_root: Path) -> int:
@@ -52,13 +54,16 @@ def show_runs(run_root: Path) -> int:
     if not run_root.is_dir():
         raise ConfigError(f"--run-root={run_root}: no such folder; `embodyflow run` makes it with the first run")
     folders = sorted((path.parent for path in run_root.glob("[!.]*/config.yaml")), key=_created)
-    table = Table("state", "experiment", Column("iteration", justify="right"), "success", "age", box=None)
+    runs = [(path, listed(RunFolder(path))) for path in folders]
+    shows_origin = any(run.origin for _, run in runs)
+    columns: list[Column | str] = ["state", "experiment", Column("iteration", justify="right"), "success", "age"]
+    table = Table(*columns, *(["from"] if shows_origin else []), box=None)
     table.add_column("folder", overflow="fold")
-    for path in folders:
-        run = listed(RunFolder(path))
+    for path, run in runs:
         success = "" if run.success is None else f"{run.success:.3f}"
         state = f"[{STYLES[run.state]}]{run.state}[/]"
-        table.add_row(state, run.experiment, run.iteration, success, short_age(run.age), str(path))
+        origin = [run.origin] if shows_origin else []
+        table.add_row(state, run.experiment, run.iteration, success, short_age(run.age), *origin, str(path))
     table_console().print(table)
     return 0
 
@@ -75,6 +80,7 @@ def listed(folder: RunFolder) -> ListedRun:
         iteration="evaluation" if folder.is_evaluation() else f"{last}/{config['iterations']}",
         success=_success(folder, records),
         age=time.time() - _created(folder.path),
+        origin="{run}@{iteration}".format_map(config["branch"]) if config.get("branch") else "",
     )
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
-from embodyflow.config.off_policy import OffPolicyConfig, check_off_policy
+from embodyflow.config.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -62,7 +62,7 @@ class ControlConfig(RunConfig):
     rollout: StepRolloutConfig
     warm_start: None = None
     evaluation: ReturnEvaluationConfig | None = None
-    off_policy: OffPolicyConfig | None = None
+    off_policy: LearnerConfig | None = None
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> "ControlConfig":
@@ -98,12 +98,12 @@ class ControlConfig(RunConfig):
     @model_validator(mode="after")
     def _check_off_policy(self) -> "ControlConfig":
         if self.off_policy is not None:
-            check_off_policy(self.policy, self.algorithm, self.trainer)
+            check_off_policy(self.off_policy, self.policy, self.algorithm, self.trainer)
             check_training(self.policy, needs_critic="off_policy", has_demonstrations=False)
-        elif self.policy.off_policy:
+        elif self.policy.off_policy is not None:
             raise ValueError(
-                f"policy.name={self.policy.name}: needs off_policy (algorithm=sac); allowed without it are "
-                "mlp_gaussian and mlp_categorical"
+                f"policy.name={self.policy.name}: needs off_policy (algorithm={self.policy.off_policy}); allowed "
+                "without it are mlp_gaussian and mlp_categorical"
             )
         return self
 

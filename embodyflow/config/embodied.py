@@ -8,11 +8,13 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
-from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
+from embodyflow.config.off_policy import LearnerConfig, check_off_policy
+from embodyflow.config.run import EvaluationConfig, GroupShape, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
 from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
+from embodyflow.policies.policy_registry import check_training
 from embodyflow.references import source_files
 
 
@@ -102,14 +104,23 @@ class GoalEvaluationConfig(EvaluationConfig):
     video: bool = True
 
 
+OFF_POLICY_TRAINER = "embodyflow.training.episode_off_policy_trainer:EpisodeOffPolicyTrainer"
+"""Engine of the trainer group in off-policy training."""
+
+
 class EmbodiedConfig(GroupedConfig):
-    """The configuration of an embodied run."""
+    """The configuration of an embodied run.
+
+    Attributes:
+        off_policy: Training on replayed decisions and on the demonstrations of the warm start; ``null`` trains on the
+            rows of the iteration.
+    """
 
     kind: ClassVar[str] = "embodied"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
-        *("remax", "grpo_kl_reward", "ppo_kl_reward"),
+        *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
@@ -128,10 +139,20 @@ class EmbodiedConfig(GroupedConfig):
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None
     evaluation: GoalEvaluationConfig
+    off_policy: LearnerConfig | None = None
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> "EmbodiedConfig":
         check_memory_limit(self.env, self.rollout.env_processes)
+        return self
+
+    @model_validator(mode="after")
+    def _check_instructions(self) -> "EmbodiedConfig":
+        if not self.policy.reads_instruction and len(self.env.tasks) > 1:
+            raise ValueError(
+                f"env.tasks: policy.name={self.policy.name} reads no instruction, so it learns one task; there are "
+                f"{len(self.env.tasks)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -144,6 +165,23 @@ class EmbodiedConfig(GroupedConfig):
                 f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
             )
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
+        return self
+
+    @model_validator(mode="after")
+    def _check_off_policy(self) -> "EmbodiedConfig":
+        if self.off_policy is None:
+            if self.policy.off_policy is not None:
+                raise ValueError(f"policy.name={self.policy.name}: needs off_policy (algorithm=rlpd)")
+            return self
+        check_off_policy(self.off_policy, self.policy, self.algorithm, self.trainer)
+        check_training(self.policy, needs_critic="off_policy", has_demonstrations=True)
+        if self.off_policy.demonstrations is not None:
+            raise ValueError(
+                "off_policy.demonstrations: must be null with job=embodied, whose demonstrations are those of "
+                "warm_start"
+            )
+        if self.warm_start is None:
+            raise ValueError("warm_start=null: must be set with off_policy, which draws from its demonstrations")
         return self
 
     @model_validator(mode="after")
@@ -181,6 +219,19 @@ class EmbodiedConfig(GroupedConfig):
                 "warm_start=null is checkpoint"
             )
         return self
+
+    @property
+    def compares_rows(self) -> bool:
+        """True if advantages may compare the rows of a group; off-policy training has no advantages."""
+        return self.off_policy is None
+
+    @property
+    def groups(self) -> dict[str, GroupShape]:
+        """Worker groups by name; off-policy training has a trainer of its own."""
+        shapes = super().groups
+        if self.off_policy is None:
+            return shapes
+        return shapes | {"trainer": shapes["trainer"]._replace(engine=OFF_POLICY_TRAINER)}
 
     @property
     def task_name(self) -> str:

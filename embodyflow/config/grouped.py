@@ -35,6 +35,11 @@ class GroupedConfig(RunConfig):
     rollout: GroupRolloutConfig
 
     @property
+    def compares_rows(self) -> bool:
+        """True if advantages may compare the rows of a group."""
+        return True
+
+    @property
     def rows_per_iteration(self) -> int:
         """Rows of one iteration's first round of groups."""
         return self.rollout.num_groups * self.rollout.group_size
@@ -53,7 +58,7 @@ class GroupedConfig(RunConfig):
     @model_validator(mode="after")
     def _check_siblings(self) -> "GroupedConfig":
         estimators, name = ADVANTAGES.entries, self.algorithm.advantage
-        if self.rollout.group_size == 1 and ADVANTAGES.resolve(name).needs_siblings:
+        if self.compares_rows and self.rollout.group_size == 1 and ADVANTAGES.resolve(name).needs_siblings:
             alone = ", ".join(each for each, entry in estimators.items() if not entry.needs_siblings)
             raise ValueError(
                 f"rollout.group_size=1: algorithm.advantage={name} compares the rows of a group, which must have at "

@@ -1,14 +1,15 @@
-"""The configuration of training on replayed transitions (soft actor-critic)."""
+"""The configuration of training on replayed transitions."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.trainer import TrainerConfig
-from embodyflow.policies.policy_config import ControlPolicyConfig
+from embodyflow.policies.policy_config import ActingPolicyConfig
+from embodyflow.policies.policy_registry import shipped_configs
 
 
 class TemperatureConfig(Config):
@@ -27,41 +28,88 @@ class TemperatureConfig(Config):
 
 
 class OffPolicyConfig(Config):
-    """How policy and critics learn from the replay buffer, for soft actor-critic.
+    """How policy and critics learn from the replay buffer, whichever algorithm takes the updates.
 
     Attributes:
-        updates_per_transition: Updates of policy and critics per new transition, once there are more than
+        learner: Class ``module:Class`` that takes the updates.
+        updates_per_transition: Updates of the critics per new transition, once there are more than
             ``random_transitions``.
+        policy_delay: Updates of the critics per update of the policy. Update i of the run, from 0, updates the policy
+            if i + 1 is a multiple of it.
+        critic_updates: Updates at the start of the run that leave the policy as it is.
         random_transitions: Transitions at the start of the run whose actions are drawn uniformly.
         batch_size: Transitions of one update.
         num_return_steps: Steps over which rewards are summed before the critics' value of the next state is added.
         replay_capacity: Newest transitions to draw from.
         demonstrations: Folder ``replay`` of a finished run. Half of each batch is drawn from its transitions; ``null``
-            draws from the run's own alone.
+            draws from the run's own alone. An embodied job has the demonstrations of ``warm_start`` in its place.
         target_rate: Share of the critics' weights that each update moves into the target critics.
-        temperature: Coefficient of the entropy.
     """
 
+    learner: ClassVar[str]
+
     updates_per_transition: PositiveFloat = 1.0
+    policy_delay: PositiveInt = 1
+    critic_updates: Annotated[int, Field(ge=0, strict=True)] = 0
     random_transitions: Annotated[int, Field(ge=0, strict=True)] = 100
     batch_size: Annotated[int, Field(ge=2, strict=True)] = 256
     num_return_steps: PositiveInt = 1
     replay_capacity: PositiveInt = 1_000_000
     demonstrations: str | None = None
     target_rate: Annotated[float, Field(gt=0, le=1)] = 0.005
-    temperature: TemperatureConfig = TemperatureConfig()
 
     @field_validator("demonstrations")
     @classmethod
     def _check_demonstrations(cls, folder: str | None) -> str | None:
         if folder is not None and not Path(folder, "replay.json").is_file():
-            raise ValueError("has no replay.json; allowed is the folder replay of a run by algorithm=sac")
+            raise ValueError("has no replay.json; allowed is the folder replay of an off-policy run")
         return folder
 
     def num_updates(self, num_transitions: int) -> int:
         """Return the number of updates in a run by the time it has so many transitions."""
         return int(self.updates_per_transition * max(num_transitions - self.random_transitions, 0))
 
+
+class SoftActorCriticConfig(OffPolicyConfig):
+    """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), with RLPD's choices (arXiv:2302.02948).
+
+    Attributes:
+        num_target_critics: Target critics whose least value is the target, drawn for each update; ``null`` means all.
+        policy_value: Value of an action that the policy maximises: the least or the mean of the critics' values.
+        entropy_backup: Include the policy's entropy in the critics' targets.
+        imitation_coef: Coefficient of the negative log-density of the demonstrated actions in the policy's loss, which
+            keeps the policy near the demonstrations (Nair et al. 2018, arXiv:1709.10089). RLPD has none.
+        temperature: Coefficient of the entropy.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.soft_actor_critic:SoftActorCritic"
+
+    name: Literal["sac"] = "sac"
+    num_target_critics: PositiveInt | None = None
+    policy_value: Literal["least", "mean"] = "least"
+    entropy_backup: bool = True
+    imitation_coef: Annotated[float, Field(ge=0)] = 0.0
+    temperature: TemperatureConfig = TemperatureConfig()
+
+
+class TwinDelayedConfig(OffPolicyConfig):
+    """TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
+
+    Attributes:
+        target_noise: Standard deviation of the noise that smooths the target policy's actions.
+        target_noise_clip: Largest absolute value of that noise.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.twin_delayed:TwinDelayed"
+
+    name: Literal["td3"] = "td3"
+    policy_delay: PositiveInt = 2
+    target_noise: Annotated[float, Field(ge=0)] = 0.2
+    target_noise_clip: Annotated[float, Field(ge=0)] = 0.5
+
+
+LearnerConfig = Annotated[SoftActorCriticConfig | TwinDelayedConfig, Field(discriminator="name")]
+"""The section ``off_policy``, by its ``name``."""
 
 READ_OF_ALGORITHM = {"gamma"}
 READ_OF_TRAINER = {
@@ -71,17 +119,38 @@ READ_OF_TRAINER = {
 """Keys of the sections ``algorithm`` and ``trainer`` that have a meaning in off-policy training."""
 
 
-def check_off_policy(policy: ControlPolicyConfig, algorithm: AlgorithmConfig, trainer: TrainerConfig) -> None:
-    """Refuse a policy that cannot learn off-policy, and settings that have no meaning there.
+def check_off_policy(
+    settings: SoftActorCriticConfig | TwinDelayedConfig,
+    policy: ActingPolicyConfig,
+    algorithm: AlgorithmConfig,
+    trainer: TrainerConfig,
+) -> None:
+    """Refuse a policy that does not learn by this algorithm, and settings that have no meaning in it.
+
+    Args:
+        settings: How policy and critics learn.
+        policy: Policy to train.
+        algorithm: Settings of the section ``algorithm``.
+        trainer: Settings of the section ``trainer``.
 
     Raises:
         ValueError: One line with the key and what is allowed.
     """
-    if not policy.off_policy:
-        raise ValueError(f"policy.name={policy.name}: learns on-policy; allowed with off_policy is mlp_squashed")
+    if policy.off_policy != settings.name:
+        learns = "learns on-policy" if policy.off_policy is None else f"learns by {policy.off_policy}"
+        fitting = [each for each in shipped_configs(ActingPolicyConfig) if each.job == policy.job]
+        names = [
+            each.model_fields["name"].default for each in fitting if getattr(each, "off_policy", None) == settings.name
+        ]
+        raise ValueError(
+            f"policy.name={policy.name}: {learns}; allowed with off_policy.name={settings.name} is {' or '.join(names)}"
+        )
     _refuse("algorithm", algorithm, AlgorithmConfig(), READ_OF_ALGORITHM)
     defaults = TrainerConfig(learning_rate=trainer.learning_rate, epochs=1, num_ranks=1, num_minibatches=1)
     _refuse("trainer", trainer, defaults, READ_OF_TRAINER)
+    wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
+    if wanted is not None and present is not None and wanted > present:
+        raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
 
 
 def _refuse(

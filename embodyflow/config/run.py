@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
+from embodyflow.config.branch import BranchConfig
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.health_checks import check_health, rolling_back
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
@@ -213,6 +214,7 @@ class RunConfig(Config):
         job: Kind of job.
         flow: Training flow that runs the algorithm.
         algorithm_name: Algorithm that the configuration starts from, a file in ``configs/algorithm``.
+        branch: Run whose weights or checkpoint the run begins with; ``null`` begins it afresh.
         progress: How to measure the progress of failed episodes, for the pipeline ``embodied_srpo``; ``null`` if
             unused.
     """
@@ -238,6 +240,7 @@ class RunConfig(Config):
     experiment: RunName
     flow: RunName
     algorithm_name: RunName | None = None
+    branch: BranchConfig | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None
@@ -406,6 +409,12 @@ class RunConfig(Config):
         if self.evaluation is not None and self.evaluation.own_worker:
             shapes["evaluation"] = GroupShape(self.rollout_engine, 1)
         return shapes
+
+    @property
+    def begins_at(self) -> int:
+        """Iteration after which the run begins: 0 unless it branches off another one with everything."""
+        branch = self.branch
+        return (branch.iteration or 0) if branch is not None and branch.take == "everything" else 0
 
     @property
     def streams(self) -> bool:

@@ -65,6 +65,7 @@ KINDS = {
     "train_actor": _training(NodeRole.ACTOR),
     "train_actor_critic": _training(NodeRole.ACTOR),
     "train_critic": _training(NodeRole.CRITIC),
+    "store_episodes": _training(NodeRole.ACTOR),
     "store_transitions": _training(NodeRole.ACTOR),
     "train_off_policy": _training(NodeRole.ACTOR),
     "fit": _training(NodeRole.ACTOR),

@@ -15,6 +15,7 @@ BUILT_IN = {
     "ppo": "pipelines.ppo:ppo",
     "ppo_control": "pipelines.control:ppo_control",
     "sac": "pipelines.sac:sac",
+    "embodied_sac": "pipelines.sac:embodied_sac",
     "dapo": "pipelines.dapo:dapo",
     "language_grpo": "pipelines.grpo:language_grpo",
     "embodied_grpo": "pipelines.grpo:embodied_grpo",

@@ -215,7 +215,7 @@ class InterruptibleGroupEngine(GroupEngine, Protocol):
     """A group engine whose rows go on with newer weights as soon as it is offered any.
 
     It is given no weights by ``update_weights``. The versions of a group's rows are in the journal's file ``swaps``
-    (:mod:`embodyflow.data.swaps`), which exists before the group is played.
+    (:mod:`embodyflow.rollouts.streaming.swap_journal`), which exists before the group is played.
     """
 
     def offer(self, versions: Mapping[int, Callable[[], Mapping[str, np.ndarray]]]) -> None:

@@ -100,15 +100,25 @@ class ActingPolicy(Policy, Protocol):
 
 
 class OffPolicy(ActingPolicy, Protocol):
-    """A policy that learns from replayed transitions. Its actions, and its tokens, lie in [-1, 1]."""
+    """A policy that learns from replayed transitions. Its tokens are its actions, C·A numbers in [-1, 1]."""
 
     def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return actions, float32 ``[B, A]``, and their log-densities, ``[B]``, with gradients to the weights.
+        """Return decisions, float32 ``[B, C·A]``, and their log-densities, ``[B]``, with gradients to the weights.
 
         Args:
             state: States, float32 ``[B, S]``.
-            noise: Standard normals, float32 ``[B, A]``.
+            noise: Standard normals, float32 ``[B, C·A]``.
         """
+
+    def log_density(self, state: torch.Tensor, decisions: torch.Tensor) -> torch.Tensor:
+        """Return the log-densities ``[B]`` of demonstrated decisions ``[B, C·A]``, which may be clipped a little."""
+
+
+class DeterministicPolicy(ActingPolicy, Protocol):
+    """A policy that learns from replayed transitions, and whose noise is no part of it. Its actions lie in [-1, 1]."""
+
+    def decide(self, state: torch.Tensor) -> torch.Tensor:
+        """Return actions without noise, float32 ``[B, A]``, of states ``[B, S]``, with gradients to the weights."""
 
 
 class ImitatingPolicy(ActingPolicy, Protocol):
@@ -181,14 +191,26 @@ class ActionCritics(Protocol):
 
     Attributes:
         model: Module to train.
+        num_members: K, number of critics.
     """
 
     model: nn.Module
+    num_members: int
 
-    def evaluate_actions(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def evaluate_actions(
+        self, state: torch.Tensor, action: torch.Tensor, members: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the value of each action by each critic, float32 ``[K, B]``.
 
         Args:
             state: States, float32 ``[B, S]``.
-            action: Actions in [-1, 1], float32 ``[B, A]``.
+            action: Actions in [-1, 1], float32 ``[B, A]``; decisions of C·A numbers if the policy has chunks.
+            members: Indices of the critics to ask, int64 ``[K]``; ``None`` asks all.
+        """
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over what critics and policy share, such as the statistics of states.
+
+        Args:
+            policy_state: State dict of the policy's model.
         """

@@ -36,9 +36,20 @@ class ActingPolicyConfig(PolicyConfig):
     """Base of the configurations of policies that act in environments.
 
     ``action_dim`` and ``state_dim`` are the environment's where they are null, or are not set and have no default.
+
+    Attributes:
+        off_policy: Value of ``off_policy.name`` by which the policy learns from replayed transitions; ``None`` if it
+            learns on-policy. Its actions then lie in [-1, 1]; see :class:`~embodyflow.policies.base.OffPolicy`.
     """
 
+    off_policy: ClassVar[str | None] = None
+
     action_dim: int = Field(ge=1, description="A, dimensions of one action.")
+
+    @property
+    @abstractmethod
+    def decision_dim(self) -> int:
+        """Numbers that one decision consists of, C·A."""
 
     @property
     @abstractmethod
@@ -52,9 +63,14 @@ class ActingPolicyConfig(PolicyConfig):
 
 
 class EmbodiedPolicyConfig(ActingPolicyConfig):
-    """Base of the configurations of policies that play episodes of an instruction in chunks of actions."""
+    """Base of the configurations of policies that play episodes of an instruction in chunks of actions.
+
+    Attributes:
+        reads_instruction: Whether the policy can tell tasks apart by their instructions.
+    """
 
     job: ClassVar[str] = "embodied"
+    reads_instruction: ClassVar[bool] = True
 
     chunk_size: int = Field(ge=1, description="C, actions of one decision.")
 
@@ -65,6 +81,11 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
         The policy's actions are then indices from 0 in each dimension.
         """
         return None
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers that one decision consists of, C·A."""
+        return self.chunk_size * self.action_dim
 
     @property
     def num_action_tokens(self) -> int:
@@ -78,12 +99,9 @@ class ControlPolicyConfig(ActingPolicyConfig):
     Attributes:
         discrete_policy: Name of the shipped policy that takes this one's place if ``policy.action_dim`` is null and
             the environment's action space is ``Discrete``; ``None`` if no policy does.
-        off_policy: Whether the policy learns from replayed transitions. Its actions lie in [-1, 1] and are stretched to
-            the environment's bounds; see :class:`~embodyflow.policies.base.OffPolicy`.
     """
 
     job: ClassVar[str] = "control"
-    off_policy: ClassVar[bool] = False
     discrete_policy: ClassVar[str | None] = None
 
     state_dim: int = Field(ge=1, description="S, features of the state.")
@@ -92,6 +110,11 @@ class ControlPolicyConfig(ActingPolicyConfig):
     def chunk_size(self) -> int:
         """C = 1, actions of one decision."""
         return 1
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers that one decision consists of, A."""
+        return self.action_dim
 
     @property
     def num_action_tokens(self) -> int:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from embodyflow.data.swaps import SwapJournal
+from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 
 
 class GroupRows:

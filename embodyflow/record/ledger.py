@@ -30,7 +30,8 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage``, ``groups``, ``commit``, ``evaluation``, ``alarm``, ``answer`` or ``roll_back``.
+        kind: ``stage``, ``groups``, ``commit``, ``evaluation``, ``alarm``, ``answer``, ``roll_back`` or, once in a
+            branch, ``branch``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """

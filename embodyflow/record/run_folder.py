@@ -11,6 +11,7 @@
         processes.json    process ids by name, of the last process group that worked on the run
         summary.json      written at the end
         ledger.jsonl      what is committed: :mod:`embodyflow.record.ledger`
+        origin/iteration-000040/         branches off another run's weights only: the checkpoint that has them
         checkpoints/iteration-000005/    complete once it has that name: :mod:`embodyflow.record.checkpoints`
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
         stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
@@ -34,7 +35,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class RunFolder:
 
     Attributes:
         checkpoints: Checkpoints of the run.
+        origin: Checkpoint of another run whose weights this one begins with.
         stages: Rows of iterations that are not committed yet.
         groups: Rows of single groups that are not trained yet.
         evaluating: Checkpoints that are evaluated beside training.
@@ -80,6 +82,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self.origin = Checkpoints(path / "origin")
         self.stages = StageRows(path / "stages")
         self.groups = GroupRows(path / "stream")
         self.evaluating = Checkpoints(path / "evaluating")
@@ -98,12 +101,18 @@ class RunFolder:
         return self.checkpoints if self.checkpoints.folder(iteration).exists() else self.evaluating
 
     @classmethod
-    def create(cls, config: RunConfig, notes: Mapping[str, str] | None = None) -> "RunFolder":
+    def create(
+        cls,
+        config: RunConfig,
+        notes: Mapping[str, str] | None = None,
+        fill: Callable[[Path], None] | None = None,
+    ) -> "RunFolder":
         """Create the folder of a new run in one step: a kill leaves the whole folder or none.
 
         Args:
             config: Run configuration.
             notes: Text of further files, by name.
+            fill: Function that writes what else the new folder has.
 
         Raises:
             ConfigError: A run of that name exists, or the folder cannot be created.
@@ -117,6 +126,8 @@ class RunFolder:
             unfinished.mkdir()
             for name, text in {"config.yaml": settings, **_restorability(config), **(notes or {})}.items():
                 write_durably(unfinished / name, text)
+            if fill is not None:
+                fill(unfinished)
             unfinished.replace(path)
             flush(path.parent)
         except OSError as error:
@@ -129,8 +140,13 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def open(cls, run_root: str, run_id: str) -> "RunFolder":
-        """Open the folder of an earlier run, to resume it.
+    def open(cls, run_root: str, run_id: str, key: str = "resume") -> "RunFolder":
+        """Open the folder of an earlier run, to resume it or to branch off it.
+
+        Args:
+            run_root: Folder of the runs.
+            run_id: Name of the run.
+            key: Key that names the run, for messages.
 
         Raises:
             ConfigError: ``run_id`` is not the name of a run but, for example, a path; or no such run exists, and the
@@ -138,14 +154,14 @@ class RunFolder:
         """
         if re.fullmatch(RUN_NAME_PATTERN, run_id) is None:
             raise ConfigError(
-                f"resume={run_id!r}: must be the name of a run in {run_root}/, {RUN_NAME_PATTERN}; "
-                "run_root=<folder> resumes a run of another folder"
+                f"{key}={run_id!r}: must be the name of a run in {run_root}/, {RUN_NAME_PATTERN}; "
+                "run_root=<folder> finds a run of another folder"
             )
         path = Path(run_root) / run_id
         if not (path / "config.yaml").is_file():
             known = sorted(p.parent.name for p in Path(run_root).glob("[!.]*/config.yaml"))
             shown = ", ".join(known[-5:]) or "none yet"
-            raise ConfigError(f"resume={run_id}: {run_root}/ has no such run; allowed are {shown}")
+            raise ConfigError(f"{key}={run_id}: {run_root}/ has no such run; allowed are {shown}")
         return cls(path)
 
     def remove(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -13,14 +14,15 @@ from tensordict import TensorDict
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.errors import DamageError
-from embodyflow.policies.base import ActionCritics, OffPolicy
+from embodyflow.policies.base import ActionCritics
 from embodyflow.policies.policy_registry import build_critic
+from embodyflow.references import resolve
 from embodyflow.seeding import derive_rng
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.off_policy_learner import OffPolicyLearner, OffPolicyRun
 from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, draw
 from embodyflow.training.replay.segments import STATE_FILE
-from embodyflow.training.soft_actor_critic import SoftActorCritic
 
 COLUMNS = {
     **{"state": "state", "action": "action_tokens", "reward": "rewards", "next_state": "final_state"},
@@ -41,12 +43,16 @@ class OffPolicyTrainer(FSDPTrainer):
         world_size: 1.
     """
 
-    config: ControlConfig
+    config: OffPolicyRun
 
     def _build_models(self) -> None:
         super()._build_models()
+        settings = self.config.off_policy
+        assert settings is not None
+        self._settings = settings
         critics = cast(ActionCritics, build_critic(self.config.policy, self.config.cluster.device))
-        self._learner = SoftActorCritic(cast(OffPolicy, self.policy), critics, self.config)
+        self._learner: OffPolicyLearner = resolve(settings.learner)(self.policy, critics, self.config)
+        self._stored_before = 0  # transitions before those of the last :meth:`store`
         self._folder: Path | None = None
         self._commit: dict[str, Any] | None = None  # of the buffer to open
         self._opened: ReplayBuffer | None = None
@@ -60,6 +66,7 @@ class OffPolicyTrainer(FSDPTrainer):
     def _restart_from_policy(self) -> None:
         super()._restart_from_policy()
         self._learner.restart()
+        self._commit, self._opened, self._stored_before = None, None, 0
 
     @property
     def replay(self) -> ReplayBuffer:
@@ -86,7 +93,11 @@ class OffPolicyTrainer(FSDPTrainer):
         if len(self.replay) != expected:
             raise RuntimeError(f"iteration {iteration}: the replay buffer has {len(self.replay)} rows, not {expected}")
         ordered = batch[batch["uid"].argsort()]
-        self.replay.append({name: ordered[column].numpy() for name, column in COLUMNS.items()})
+        return self._append({name: ordered[column].numpy() for name, column in COLUMNS.items()})
+
+    def _append(self, columns: Mapping[str, np.ndarray]) -> dict[str, Metric]:
+        self._stored_before = len(self.replay)
+        self.replay.append(columns)
         return {"replay/num_transitions": last(len(self.replay) - self.replay.oldest)}
 
     def train(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
@@ -96,14 +107,13 @@ class OffPolicyTrainer(FSDPTrainer):
             draws: Name of the random draws, to which the index of the update in the run is appended.
             iteration: Index of the iteration, from 1; the learning rates may depend on it.
         """
-        settings, stored = self.config.off_policy, len(self.replay)
-        assert settings is not None
+        settings, stored = self._settings, len(self.replay)
         rate = self._rate(iteration)
         self._learner.set_rate(rate)
-        due = range(settings.num_updates(stored - self.config.rows_per_iteration), settings.num_updates(stored))
+        due = range(settings.num_updates(self._stored_before), settings.num_updates(stored))
         totals: dict[str, list[torch.Tensor]] = defaultdict(list)
         for update in due:
-            for name, value in self._update(derive_rng(*draws, update)).items():
+            for name, value in self._update(derive_rng(*draws, update), update).items():
                 totals[name].append(value)
         metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
         return metrics | {
@@ -111,13 +121,10 @@ class OffPolicyTrainer(FSDPTrainer):
             "train/learning_rate": last(rate * self.config.trainer.learning_rate),
         }
 
-    def _update(self, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-        settings, policy = self.config.off_policy, self.config.policy
-        assert settings is not None
-        size, steps, gamma = settings.batch_size, settings.num_return_steps, self.config.algorithm.gamma
+    def _update(self, rng: np.random.Generator, index: int) -> dict[str, torch.Tensor]:
+        size, steps, gamma = self._settings.batch_size, self._settings.num_return_steps, self.config.algorithm.gamma
         batch = draw(self.replay, self._demonstrations, rng, size, steps, gamma)
-        noise = rng.standard_normal((2, size, policy.action_dim), np.float32)
-        return self._learner.update(batch, torch.from_numpy(noise))
+        return self._learner.update(batch, rng, index)
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of policy, reference, critics, target critics and temperature."""
@@ -152,20 +159,34 @@ class OffPolicyTrainer(FSDPTrainer):
     def _state_dict(self) -> dict[str, Any]:
         return self._learner.state_dict()
 
+    @property
+    def _shape(self) -> Shape:
+        """Sizes of a transition, and the number of transitions from one to that of the next decision."""
+        config = cast(ControlConfig, self.config)
+        num_envs = config.rollout.num_workers * config.rollout.envs_per_worker
+        return Shape(num_envs, config.policy.state_dim, config.policy.decision_dim)
+
     def _open(self) -> ReplayBuffer:
-        settings, policy, rollout = self.config.off_policy, self.config.policy, self.config.rollout
-        assert settings is not None
-        shape = Shape(rollout.num_workers * rollout.envs_per_worker, policy.state_dim, policy.action_dim)
-        if settings.demonstrations is not None:
-            self._demonstrations = ReplayBuffer.demonstrations(Path(settings.demonstrations), shape)
+        shape, capacity = self._shape, self._settings.replay_capacity
+        self._demonstrations = self._open_demonstrations()
         if self._folder is None:  # a run without checkpoints
             self._temporary = TemporaryDirectory(prefix="embodyflow-replay-")
-            return ReplayBuffer.create(Path(self._temporary.name), shape, settings.replay_capacity)
+            return ReplayBuffer.create(Path(self._temporary.name), shape, capacity)
         if self._commit is None:
-            return ReplayBuffer.create(self._folder, shape, settings.replay_capacity)
+            return ReplayBuffer.create(self._folder, shape, capacity)
         if self._commit["demonstrations"] != self._demonstrated():
-            raise DamageError(f"{settings.demonstrations}: is not what it was when the run began")
-        return ReplayBuffer.open(self._folder, shape, settings.replay_capacity, self._commit["buffer"])
+            raise DamageError(f"{self._demonstrations_folder}: is not what it was when the run began")
+        return ReplayBuffer.open(self._folder, shape, capacity, self._commit["buffer"])
+
+    @property
+    def _demonstrations_folder(self) -> Path | None:
+        """Folder of the demonstrations; ``None`` for a run without any."""
+        folder = self._settings.demonstrations
+        return None if folder is None else Path(folder)
+
+    def _open_demonstrations(self) -> ReplayBuffer | None:
+        folder = self._demonstrations_folder
+        return None if folder is None else ReplayBuffer.demonstrations(folder, self._shape)
 
     def _demonstrated(self) -> list[str]:
         """Return the digests of the demonstrations' files."""

@@ -10,10 +10,10 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.data.padding import facts_of, to_ragged
 from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.swaps import SwapJournal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.process.durable_files import flush
+from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import GroupCall, NodeResult
 from embodyflow.workers.group_lanes import Lane, build_lanes

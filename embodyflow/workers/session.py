@@ -262,6 +262,10 @@ class Session:
         """Load the trainer's state from a checkpoint."""
         await self._groups["trainer"].call("restore", str(folder.absolute()))
 
+    async def rebuild_models(self) -> None:
+        """Build the trainer's models and optimizers again, with their initial weights."""
+        await self._groups["trainer"].connect()
+
     async def load_weights(self, path: Path) -> None:
         """Start RL from the full weights in a file."""
         await self._groups["trainer"].call("invoke", "load_weights_file", str(path.absolute()))

@@ -107,6 +107,8 @@ MODELS = {
         "mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8, **_NORMALISED
     ),
     "MLPSquashed": _plain("mlp_squashed", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
+    "MLPDeterministic": _plain("mlp_deterministic", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
+    "MLPChunks": _plain("mlp_chunks", _load_weights, state_dim=3, action_dim=2, chunk_size=3, hidden_size=8),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }
 """Each policy by a name for people."""

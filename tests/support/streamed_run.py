@@ -15,12 +15,13 @@ from language_jobs import language_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.row_plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import write_rows
-from embodyflow.data.swaps import Swap, SwapJournal
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Ticket
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.record.run_folder import RunFolder
+from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.workers.calls import NodeReport, NodeResult, NodeWork
 
 ITERATIONS, BATCH, STALENESS = 6, 3, 2

@@ -14,9 +14,13 @@ from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
+from embodyflow.training.episode_off_policy_trainer import EpisodeOffPolicyTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
+from embodyflow.training.off_policy_learner import OffPolicyLearner
 from embodyflow.training.off_policy_trainer import OffPolicyTrainer
+from embodyflow.training.soft_actor_critic import SoftActorCritic
+from embodyflow.training.twin_delayed import TwinDelayed
 from embodyflow.workers.calls import NodeCall
 
 CONTEXTS: tuple[type[NodeContext], ...] = (NodeCall,)
@@ -26,4 +30,5 @@ LANGUAGE_ENGINES: tuple[type[EpisodeEngine[Question]], ...] = (LanguageRollout,)
 JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer)
-OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer,)
+OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
+LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed)

@@ -104,10 +104,19 @@ def compose_config(overrides: Sequence[str], *, first_check: Callable[[RunConfig
     config = validate_config(_with_sizes(_compose(overrides)))
     if first_check is not None:
         first_check(config)
+    check_on_this_machine(config)
+    return config
+
+
+def check_on_this_machine(config: RunConfig) -> None:
+    """Check what a configuration needs of this machine.
+
+    Raises:
+        ConfigError: One line that names the key and what is allowed.
+    """
     resolve(config.check)(config)
     _check_run_root(config)
     _check_trackers(config)
-    return config
 
 
 def validate_config(values: dict[str, Any]) -> RunConfig:

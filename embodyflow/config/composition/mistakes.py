@@ -29,6 +29,7 @@ OPEN_SECTIONS = (
 
 
 MUST_BE_SET = {
+    "off_policy.demonstrations": " to the folder replay of a finished run: off_policy.demonstrations=runs/<run>/replay",
     "policy.path": " to the folder of a pretrained model, or to its name on the Hugging Face hub: policy.path=<folder>",
 }
 """What to set a key to that an experiment leaves open, after the words ``must be set``."""

@@ -59,7 +59,11 @@ def report_video(run: Run, index: int) -> None:
 def report_folder(run: Run) -> None:
     """Show the place of the run's folder. A link would be dead: browsers open no files from a page of a server."""
     path = escape_cell(str(run.folder.path.absolute()))
-    run.artifacts.put_section(Section.FOLDER, f"{path} holds metrics, checkpoints, pictures, videos and the policy.")
+    text = f"{path} holds metrics, checkpoints, pictures, videos and the policy."
+    if (branch := run.config.branch) is not None:
+        origin, taken = escape_cell(branch.run), "weights" if branch.take == "weights" else "whole state"
+        text += f" The run began with the {taken} of {origin} after iteration {branch.iteration}."
+    run.artifacts.put_section(Section.FOLDER, text)
 
 
 def warn_of_unrestorable(folder: RunFolder) -> None:

@@ -20,7 +20,7 @@ PIPELINES = {
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
-    "sac": ("sac",),
+    "sac": ("sac", "embodied_sac"),
     "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
 """Built-in pipelines of each shipped training flow, which also runs custom graphs."""

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Annotated, Any
 
 from prefect.runtime import flow_run
@@ -20,6 +21,7 @@ from embodyflow.config.composition.compose import (
 )
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
+from embodyflow.orchestration.request.branching import branched_config, branches, fill_branch, origin_of
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.form_fields import FormField
 from embodyflow.orchestration.request.run_name import free_name
@@ -62,6 +64,8 @@ Overrides = Annotated[
 ]
 
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
+
+DEFAULT_RUN_ROOT = str(RunConfig.model_fields["run_root"].default)
 
 FLOW_RUN_FILE = "flow_run"
 """File in a run's folder that holds the id of the Prefect flow run that created it."""
@@ -133,7 +137,9 @@ def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunReq
 
 
 def _flow_of(named: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """Return the flow of the run to resume, else the flow that runs the chosen algorithm."""
+    """Return the flow of the run to resume or to branch off, else the flow that runs the chosen algorithm."""
+    if branches(overrides):
+        return str(origin_of(overrides, DEFAULT_RUN_ROOT).config()["flow"])
     if (run_id := named.get("resume")) is not None:
         root = [each for each in overrides if each.startswith("run_root=")]
         return str(RunFolder.open(compose_config(root).run_root, run_id).config()["flow"])
@@ -203,8 +209,27 @@ def _check_gpus(config: RunConfig) -> None:
         check_own_gpus(config)
 
 
+def _composed(request: RunRequest, first_check: Callable[[RunConfig], None] | None = None) -> RunConfig:
+    """Return the checked configuration of a new run: the experiment's, or that of the run to branch off.
+
+    Raises:
+        ConfigError: One line per mistake.
+    """
+    if not branches(request.overrides):
+        return compose_config(request.hydra_overrides(), first_check=first_check)
+    if request.algorithm is not None or request.experiment != RunRequest.experiment:  # the default may mean none
+        key = "experiment" if request.algorithm is None else "algorithm"
+        raise ConfigError(f"{key}={getattr(request, key)}: must be left out with branch.run, which brings its own")
+    values = {"iterations": request.iterations, "seed": request.seed, "run_id": request.run_id}
+    given = {key: value for key, value in values.items() if value is not None}
+    config = branched_config(given, request.overrides, DEFAULT_RUN_ROOT)
+    if first_check is not None:
+        first_check(config)
+    return config
+
+
 def _new_config(request: RunRequest, first_check: Callable[[RunConfig], None] | None) -> RunConfig:
-    config = compose_config(request.hydra_overrides(), first_check=first_check)
+    config = _composed(request, first_check)
     if config.run_id is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})
@@ -226,7 +251,8 @@ def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
         folder = RunFolder(config.run_dir)
         folder.add_unrestorable(config.unrestorable())
         return folder
-    return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)})
+    fill = None if config.branch is None else partial(fill_branch, config)
+    return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)}, fill)
 
 
 def bind_to_flow_run(request: RunRequest) -> RunRequest:
@@ -241,11 +267,11 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
     """
     is_retry = (flow_run.run_count or 1) > 1
     if request.resume is None and request.run_id is None:
-        run_root = compose_config(request.hydra_overrides()).run_root
+        run_root = _composed(request).run_root
         run_id = free_name(str(flow_run.name), str(flow_run.id), run_root, is_retry=is_retry)
         request = replace(request, run_id=run_id)
     if request.resume is None and is_retry:
-        config = compose_config(request.hydra_overrides())
+        config = _composed(request)
         folder = RunFolder(config.run_dir)
         if not _created_by_this_flow_run(folder):
             return request

@@ -6,6 +6,7 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.config import RunConfig
+from embodyflow.config.branch import BranchConfig
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.health.examination import Alarm
 from embodyflow.orchestration.display.progress_log import log_progress
@@ -55,7 +56,8 @@ async def train(request: RunRequest) -> dict[str, Any]:
                 if request.resume is not None and (line := stretched_schedule(folder, config)):
                     get_run_logger().warning(line)
                 warn_of_unrestorable(folder)
-                return await _train_to_the_end(folder, config, graph, resumed=request.resume is not None)
+                resumed = request.resume is not None or config.begins_at > 0
+                return await _train_to_the_end(folder, config, graph, resumed=resumed)
         except Exception as error:
             _free_name(folder, error)
             raise
@@ -174,7 +176,9 @@ async def _begin(run: Run) -> int:
     """Warm-start the policy and commit it as version 0; record its first observations for later evaluations."""
     if run.config.records_observations:
         run.folder.write_observations(await observe(run))
-    if run.config.warm_start is not None:
+    if run.config.branch is not None:
+        await _take_weights(run, run.config.branch)
+    elif run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
         with span("warm start", "run", track="phases"):
             metrics = await sft(warm_start_key(run.config))
@@ -184,6 +188,17 @@ async def _begin(run: Run) -> int:
     begin_commit(0)
     await run.rollouts.start(0)
     return 0
+
+
+async def _take_weights(run: Run, branch: BranchConfig) -> None:
+    """Start from the policy's weights in another run's checkpoint, with fresh critics and optimizers."""
+    assert branch.iteration is not None
+    weights = run.folder.path / "origin.safetensors"
+    await run.session.restore(run.folder.origin.folder(branch.iteration))
+    await run.session.export("save_weights_file", weights)
+    await run.session.rebuild_models()  # critics begin afresh too
+    await run.session.load_weights(weights)
+    weights.unlink()
 
 
 def _record_warm_start(run: Run, metrics: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from embodyflow.policies.policy_config import ControlPolicyConfig
+from embodyflow.policies.policy_config import ControlPolicyConfig, EmbodiedPolicyConfig
 
 
 class MLPPolicy:
-    """Base of policies that decide on one action with one log-prob, so H = C = L = 1.
+    """Base of policies of small MLPs, which execute all actions of a decision and read no instruction.
 
     Args:
         config: Sizes.
@@ -19,15 +19,15 @@ class MLPPolicy:
         device: Device that the model is moved to.
     """
 
-    def __init__(self, config: ControlPolicyConfig, model: torch.nn.Module, device: str) -> None:
+    def __init__(self, config: ControlPolicyConfig | EmbodiedPolicyConfig, model: torch.nn.Module, device: str) -> None:
         self.config = config
-        self.num_tokens, self.num_draws = config.num_action_tokens, config.action_dim
+        self.num_tokens, self.num_draws = config.num_action_tokens, config.decision_dim
         self.model = model.to(device)
         self._device = device
 
     @property
     def horizon(self) -> int:
-        """H = C = 1."""
+        """H = C."""
         return self.config.chunk_size
 
     @property

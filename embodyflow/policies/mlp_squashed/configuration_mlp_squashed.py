@@ -10,7 +10,7 @@ from embodyflow.policies.policy_config import ControlPolicyConfig
 class MLPSquashedConfig(ControlPolicyConfig):
     """Configuration of :class:`~embodyflow.policies.mlp_squashed.modeling_mlp_squashed.MLPSquashed`."""
 
-    off_policy: ClassVar[bool] = True
+    off_policy: ClassVar[str | None] = "sac"
     entropy_is_density: ClassVar[bool] = True
 
     name: Literal["mlp_squashed"] = "mlp_squashed"

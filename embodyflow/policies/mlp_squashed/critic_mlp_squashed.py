@@ -1,5 +1,8 @@
 """Critics of the squashed Gaussian policy, as :class:`~embodyflow.policies.base.ActionCritics`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
@@ -16,9 +19,14 @@ class MLPSquashedCritic:
 
     def __init__(self, config: MLPSquashedConfig, device: str) -> None:
         self.model: torch.nn.Module = MLPCritics(config).to(device)
-        self._device = device
+        self.num_members, self._device = config.num_critics, device
 
-    def evaluate_actions(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Return the value of each action by each critic, float32 ``[K, B]``."""
-        values: torch.Tensor = self.model(state.to(self._device), action.to(self._device))
+    def evaluate_actions(
+        self, state: torch.Tensor, action: torch.Tensor, members: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the value of each action by each critic; see :class:`~embodyflow.policies.base.ActionCritics`."""
+        values: torch.Tensor = self.model(state.to(self._device), action.to(self._device), members)
         return values
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Do nothing: critics and policy share nothing."""

@@ -2,26 +2,44 @@
 
 import math
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
-
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Bounds of the logarithm of a deviation, as in the authors' implementation."""
+
+
+class Sizes(Protocol):
+    """Configuration with the sizes of policy and critics."""
+
+    state_dim: int
+    hidden_size: int
+    num_layers: int
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers that one decision consists of."""
+
+
+class CriticSizes(Sizes, Protocol):
+    """Configuration with the sizes of an ensemble of critics."""
+
+    num_critics: int
+    critic_layer_norm: bool
 
 
 class MLPSquashed(nn.Module):
     """Maps states to the Gaussian whose samples are squashed by tanh: layers of ReLU, then mean and log-deviation."""
 
-    def __init__(self, config: MLPSquashedConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))
-        self.mean = nn.Linear(config.hidden_size, config.action_dim)
-        self.log_std = nn.Linear(config.hidden_size, config.action_dim)
+        self.mean = nn.Linear(config.hidden_size, config.decision_dim)
+        self.log_std = nn.Linear(config.hidden_size, config.decision_dim)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and log-deviations, float32 ``[..., A]``, of states ``[..., S]``."""
@@ -34,19 +52,26 @@ class MLPSquashed(nn.Module):
 class MLPCritics(nn.Module):
     """K networks that map states and actions to values, computed together."""
 
-    def __init__(self, config: MLPSquashedConfig) -> None:
+    def __init__(self, config: CriticSizes) -> None:
         super().__init__()
-        sizes = [config.state_dim + config.action_dim] + [config.hidden_size] * config.num_layers
+        sizes = [config.state_dim + config.decision_dim] + [config.hidden_size] * config.num_layers
         norm = config.critic_layer_norm
-        self.blocks = nn.ModuleList(_hidden_layer(config.num_critics, a, b, norm=norm) for a, b in pairwise(sizes))
+        self.blocks = nn.ModuleList(HiddenEnsemble(config.num_critics, a, b, norm=norm) for a, b in pairwise(sizes))
         self.value = LinearEnsemble(config.num_critics, config.hidden_size, 1)
 
-    def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return values, float32 ``[K, B]``, of states ``[B, S]`` and actions ``[B, A]``."""
-        features = torch.cat([state, action], -1).expand(len(self.value.bias), -1, -1)
+    def forward(self, state: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return values, float32 ``[K, B]``, of states ``[B, S]`` and actions ``[B, A]``.
+
+        Args:
+            state: States.
+            action: Actions.
+            members: Indices of the networks to compute, int64 ``[K]``; ``None`` computes all.
+        """
+        num_members = len(self.value.bias) if members is None else len(members)
+        features = torch.cat([state, action], -1).expand(num_members, -1, -1)
         for block in self.blocks:
-            features = block(features)
-        values: Tensor = self.value(features).squeeze(-1)
+            features = block(features, members)
+        values: Tensor = self.value(features, members).squeeze(-1)
         return values
 
 
@@ -59,9 +84,9 @@ class LinearEnsemble(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_members, num_inputs, num_outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_members, 1, num_outputs).uniform_(-bound, bound))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs ``[K, B, num_inputs]`` to ``[K, B, num_outputs]``."""
-        return torch.baddbmm(self.bias, inputs, self.weight)
+    def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+        """Map inputs ``[K, B, num_inputs]`` to ``[K, B, num_outputs]``, by all layers or by those of ``members``."""
+        return torch.baddbmm(_chosen(self.bias, members), inputs, _chosen(self.weight, members))
 
 
 class LayerNormEnsemble(nn.Module):
@@ -72,13 +97,31 @@ class LayerNormEnsemble(nn.Module):
         self.weight = nn.Parameter(torch.ones(num_members, 1, size))
         self.bias = nn.Parameter(torch.zeros(num_members, 1, size))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise the last axis of ``[K, B, size]``."""
-        return functional.layer_norm(inputs, inputs.shape[-1:]) * self.weight + self.bias
+    def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+        """Normalise the last axis of ``[K, B, size]``, by all layers or by those of ``members``."""
+        scale, shift = _chosen(self.weight, members), _chosen(self.bias, members)
+        return functional.layer_norm(inputs, inputs.shape[-1:]) * scale + shift
+
+
+class HiddenEnsemble(nn.Sequential):
+    """K hidden layers: a linear layer, a layer normalisation if ``norm`` asks for it, and ReLU."""
+
+    def __init__(self, num_members: int, num_inputs: int, num_outputs: int, *, norm: bool) -> None:
+        layers: list[nn.Module] = [LinearEnsemble(num_members, num_inputs, num_outputs)]
+        layers += [LayerNormEnsemble(num_members, num_outputs)] if norm else []
+        super().__init__(*layers, nn.ReLU())
+
+    def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+        """Map inputs ``[K, B, num_inputs]`` to ``[K, B, num_outputs]``, by all layers or by those of ``members``."""
+        *ensembles, activation = self
+        for each in ensembles:
+            inputs = each(inputs, members)
+        features: Tensor = activation(inputs)
+        return features
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions tanh(mean + std · noise), ``[..., A]``, and their log-densities, ``[...]``.
+    """Return actions tanh(mean + std · noise) and the log-density of each of their numbers, both ``[..., A]``.
 
     See Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
 
@@ -91,10 +134,8 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
     gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     # The logarithm of 1 - tanh(x)², which does not underflow for large x.
     slope = 2 * (math.log(2) - samples - functional.softplus(-2 * samples))
-    return samples.tanh(), (gaussian - slope).sum(-1)
+    return samples.tanh(), gaussian - slope
 
 
-def _hidden_layer(num_members: int, num_inputs: int, num_outputs: int, *, norm: bool) -> nn.Module:
-    layers: list[nn.Module] = [LinearEnsemble(num_members, num_inputs, num_outputs)]
-    layers += [LayerNormEnsemble(num_members, num_outputs)] if norm else []
-    return nn.Sequential(*layers, nn.ReLU())
+def _chosen(parameter: Tensor, members: Tensor | None) -> Tensor:
+    return parameter if members is None else parameter[members]

@@ -14,16 +14,59 @@ from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPSquashed, 
 LARGEST_ACTION = 1 - 1e-6
 """Bound of an action whose sample is recovered: float32 cannot tell larger ones from 1."""
 
+LARGEST_TARGET = 0.99
+"""Bound of an imitated action, whose sample before squashing would be infinite at 1."""
 
-class MLPSquashedPolicy(MLPPolicy):
+
+class SquashedGaussianPolicy(MLPPolicy):
+    """Base of policies whose decisions are samples of a Gaussian that are squashed by tanh into [-1, 1]."""
+
+    token_dtype = np.dtype(np.float32)
+    _squash = staticmethod(squash)
+
+    def _decide(
+        self, state: np.ndarray, uniforms: np.ndarray | None, temperature: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of n decisions and the log-density of each, both float32 ``[n, C·A]``.
+
+        Args:
+            state: States, float32 ``[n, S]``.
+            uniforms: Random numbers in [0, 1), ``[n, C·A]``, mapped to standard normals; ``None`` squashes the mean.
+            temperature: Factor of the variance before squashing.
+        """
+        mean, log_std = self.model(torch.from_numpy(state).to(self._device))
+        if uniforms is None:
+            noise = torch.zeros_like(mean)
+        else:
+            noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+        numbers, log_probs = self._squash(mean, log_std + 0.5 * math.log(temperature), noise)
+        return numbers.cpu().numpy(), log_probs.cpu().numpy()
+
+    def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return decisions and log-densities; see :class:`~embodyflow.policies.base.OffPolicy`."""
+        mean, log_std = self.model(state.to(self._device))
+        numbers, log_probs = squash(mean, log_std, noise.to(self._device))
+        return numbers, log_probs.sum(-1)
+
+    def log_density(self, state: torch.Tensor, decisions: torch.Tensor) -> torch.Tensor:
+        """Return the log-densities of decisions within the bound of imitated ones, ``[B]``."""
+        return self._log_densities(state, decisions.clamp(-LARGEST_TARGET, LARGEST_TARGET), 1.0).sum(-1)
+
+    def _log_densities(self, state: torch.Tensor, numbers: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Return the log-density of each number of decisions ``[..., C·A]`` in states ``[..., S]``."""
+        mean, log_std = self.model(state.to(self._device))
+        log_std = log_std + 0.5 * math.log(temperature)
+        samples = torch.atanh(numbers.to(self._device).clamp(-LARGEST_ACTION, LARGEST_ACTION))
+        return squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1]
+
+
+class MLPSquashedPolicy(SquashedGaussianPolicy):
     """Samples one action in [-1, 1] per decision; ``action_tokens`` records it, float32 ``[..., A]``.
 
     Args:
         config: Sizes.
         device: Device of the model.
     """
-
-    token_dtype = np.dtype(np.float32)
 
     def __init__(self, config: MLPSquashedConfig, device: str) -> None:
         super().__init__(config, MLPSquashed(config), device)
@@ -37,28 +80,14 @@ class MLPSquashedPolicy(MLPPolicy):
             uniforms: Random numbers in [0, 1), ``[n, A]``, mapped to standard normals; ``None`` squashes the mean.
             temperature: Factor of the variance before squashing.
         """
-        mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
-        if uniforms is None:
-            noise = torch.zeros_like(mean)
-        else:
-            noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
-        actions, log_probs = squash(mean, log_std + 0.5 * math.log(temperature), noise)
-        decided = actions.cpu().numpy()
-        return Decision(decided, log_probs[:, None].cpu().numpy(), decided[:, None])
-
-    def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return actions ``[B, A]`` and log-densities ``[B]``; see :class:`~embodyflow.policies.base.OffPolicy`."""
-        mean, log_std = self.model(state.to(self._device))
-        return squash(mean, log_std, noise.to(self._device))
+        actions, log_probs = self._decide(observation["state"], uniforms, temperature)
+        return Decision(actions, log_probs.sum(-1, keepdims=True), actions[:, None])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-densities of a batch's actions, float32 ``[N, T, 1]``, and as entropy their negative.
 
         Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
         """
-        mask, actions = batch["loss_mask"].to(self._device), batch["action_tokens"].to(self._device)
-        mean, log_std = self.model(batch["state"].to(self._device))
-        log_std = log_std + 0.5 * math.log(temperature)
-        samples = torch.atanh(actions.clamp(-LARGEST_ACTION, LARGEST_ACTION))
-        log_probs = squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1].unsqueeze(-1)
+        mask = batch["loss_mask"].to(self._device)
+        log_probs = self._log_densities(batch["state"], batch["action_tokens"], temperature).sum(-1, keepdim=True)
         return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)

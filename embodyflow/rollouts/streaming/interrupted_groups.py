@@ -5,11 +5,11 @@ from typing import Any
 
 from embodyflow.agents.conducting.interrupted import Interrupted
 from embodyflow.data.rows_file import Journal
-from embodyflow.data.swaps import SwapJournal
 from embodyflow.generation.conversations.swapping import LoadWeights, SwappingEngine
 from embodyflow.generation.hf import HFEngine
 from embodyflow.rollouts.streaming.agent_groups import AgentGroups
 from embodyflow.rollouts.streaming.language_groups import LanguageGroups, Workflow
+from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 
 
 class InterruptedLanguageGroups(LanguageGroups):

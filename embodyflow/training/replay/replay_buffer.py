@@ -26,6 +26,7 @@ class Transitions:
         returns: Discounted sums of the rewards, ``[B]``.
         discounts: Discounts of the value of the next state; 0 where the episode terminated, ``[B]``.
         next_state: States after the last step, ``[B, S]``.
+        num_demonstrated: Number of demonstrated transitions, which are the last.
     """
 
     state: torch.Tensor
@@ -33,10 +34,13 @@ class Transitions:
     returns: torch.Tensor
     discounts: torch.Tensor
     next_state: torch.Tensor
+    num_demonstrated: int = 0
 
-    def joined(self, other: "Transitions") -> "Transitions":
-        """Return the transitions of both batches, these first."""
-        return Transitions(*(torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True)))
+    def with_demonstrations(self, other: "Transitions") -> "Transitions":
+        """Return the transitions of both batches, the demonstrated ones last."""
+        joined = (torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True))
+        state, action, returns, discounts, next_state = joined
+        return Transitions(state, action, returns, discounts, next_state, len(other.returns))
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -154,6 +158,11 @@ class ReplayBuffer:
         columns = (_tensor(first["state"]), _tensor(first["action"]), returns, discounts, _tensor(last["next_state"]))
         return Transitions(*columns)
 
+    def columns(self) -> dict[str, Array]:
+        """Return all transitions by column, as :meth:`append` takes them."""
+        records = self._segments.read(np.arange(self._segments.first, len(self)))
+        return {name: np.ascontiguousarray(records[name]) for name in self.shape.record.names or ()}
+
     def commit(self) -> dict[str, Any]:
         """Flush what is new to the disk; return the state by which :meth:`open` finds the buffer again."""
         return self._segments.commit(self.shape.facts(), self.oldest)
@@ -182,7 +191,7 @@ def draw(
     if demonstrations is None:
         return buffer.sample(rng, size, num_steps, gamma)
     own = buffer.sample(rng, size - size // 2, num_steps, gamma)
-    return own.joined(demonstrations.sample(rng, size // 2, num_steps, gamma))
+    return own.with_demonstrations(demonstrations.sample(rng, size // 2, num_steps, gamma))
 
 
 def _tensor(column: Array) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import tensor
 
 from embodyflow.algorithms.off_policy import (
+    POOLS,
     actor_loss,
     critic_loss,
     n_step_returns,
@@ -36,9 +37,11 @@ def test_each_critic_pays_half_its_mean_squared_error() -> None:
     assert critic_loss(values, tensor([0.0, 0.0])).item() == 3.5
 
 
-def test_the_policy_weighs_entropy_against_the_least_value() -> None:
+def test_the_policy_weighs_entropy_against_a_value() -> None:
     values = tensor([[1.0, 6.0], [2.0, 4.0]])
-    assert actor_loss(tensor([-2.0, 1.0]), values, tensor(0.5)).item() == ((-1 - 1) + (0.5 - 4)) / 2
+    least, mean = (POOLS[name](values) for name in ("least", "mean"))
+    assert actor_loss(tensor([-2.0, 1.0]), least, tensor(0.5)).item() == ((-1 - 1) + (0.5 - 4)) / 2
+    assert actor_loss(tensor([-2.0, 1.0]), mean, tensor(0.5)).item() == ((-1 - 1.5) + (0.5 - 5)) / 2
 
 
 @pytest.mark.parametrize(("log_prob", "gradient"), [(3.0, -1.0), (1.0, 1.0)])

@@ -35,7 +35,7 @@ ORDERS = {
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_flows(monkeypatch)
     monkeypatch.setattr(training, "run_iteration", iterate)
-    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
+    monkeypatch.setattr(training, "log_progress", lambda *_: None)
     monkeypatch.setattr(reproduce, "_trained", trained)
 
 

@@ -1,6 +1,7 @@
 """Every experiment composes with every algorithm, or is refused in one line with the reason."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,17 +21,28 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
 NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
+NO_ACTIONS = "is for jobs with continuous actions; a response has none; allowed with job="
+MANY_TASKS = "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are "
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "pendulum", "reacher"),
     (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
-FOR_CONTROL = ("ppo", "sac")
+FOR_CONTROL = ("ppo", "sac", "td3", "rlpd")
+OFF_POLICY = ("sac", "td3", "rlpd")
 REFUSED = {
     **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
-    **{(experiment, "sac"): NO_STEPS for experiment in experiments() if experiment not in CONTROL},
-    ("cart_pole", "sac"): DISCRETE,
+    **{
+        (experiment, name): NO_STEPS
+        for experiment in experiments()
+        for name in ("sac", "td3")
+        if experiment not in CONTROL
+    },
+    **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
+    **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
+    **{(experiment, "rlpd"): MANY_TASKS for experiment in ("mt10", "libero")},
+    ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
 }
 ONE_ADVANTAGE = {
     **{name: f"algorithm: per_agent=true: loss={name} needs one advantage per row" for name in ("gmpo", "gspo")},
@@ -67,8 +79,13 @@ def cells() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("experiment", "algorithm"), cells())
-def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algorithm: str) -> None:
+def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algorithm: str, tmp_path: Path) -> None:
     words = [f"experiment={experiment}", f"algorithm={algorithm}", *MACHINE.get(experiment, ())]
+    if algorithm == "rlpd" and experiment in CONTROL:
+        (tmp_path / "replay.json").write_text("{}")
+        words.append(f"off_policy.demonstrations={tmp_path}")
+    elif algorithm == "rlpd" and experiment not in LANGUAGE:
+        words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
             compose_config(words)
@@ -81,9 +98,10 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 
 def test_there_are_few_refusals() -> None:
-    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + 1
-    others = len(experiments()) - len(CONTROL)
-    assert len(REFUSED) == control + others + len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS)
+    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)
+    others = 2 * (len(experiments()) - len(CONTROL))  # sac and td3
+    several_tasks = 3  # with rlpd
+    assert len(REFUSED) == (control + others + 2 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
 
 
 @pytest.mark.parametrize(

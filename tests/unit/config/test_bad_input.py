@@ -435,12 +435,6 @@ MISTAKES = {
         "rollout.max_staleness=1 rollout.generation.name=vllm",
         "rollout: interrupt.when=published: allowed with generation.name=hf, not vllm; only hf continues",
     ),
-    "published weights on a server": (
-        "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready "
-        "rollout.max_staleness=1 rollout.generation.name=remote +rollout.generation.base_url=http://localhost:8000 "
-        "~rollout.generation.max_num_seqs",
-        "rollout: interrupt.when=published: allowed with generation.name=hf, not remote; only hf continues",
-    ),
     "published weights and token indices": (
         "experiment=math rollout.interrupt.when=published rollout.interrupt.every=4",
         "rollout.interrupt: every=4: allowed is null with when=published, which follows no token index",

@@ -1,5 +1,6 @@
 """Settings of off-policy training are refused in one line where they have no meaning."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 PENDULUM = "experiment=pendulum"
 MISTAKES = {
     "experiment=half_cheetah algorithm=sac policy=mlp_gaussian": (
-        "policy.name=mlp_gaussian: learns on-policy; allowed with off_policy is mlp_squashed"
+        "policy.name=mlp_gaussian: learns on-policy; allowed with off_policy.name=sac is mlp_squashed"
     ),
     "experiment=reacher policy=mlp_squashed": (
         "policy.name=mlp_squashed: needs off_policy (algorithm=sac); allowed without it are mlp_gaussian and"
@@ -21,7 +22,26 @@ MISTAKES = {
     f"{PENDULUM} off_policy.batch_size=1": "off_policy.batch_size=1: input should be greater than or equal to 2",
     f"{PENDULUM} off_policy.batchsize=2": "off_policy.batchsize=2: no such key; did you mean off_policy.batch_size",
     f"{PENDULUM} off_policy.demonstrations=x": (
-        "off_policy.demonstrations: has no replay.json; allowed is the folder replay of a run by algorithm=sac"
+        "off_policy.demonstrations: has no replay.json; allowed is the folder replay of an off-policy run"
+    ),
+    "experiment=half_cheetah algorithm=rlpd": (
+        "off_policy.demonstrations: must be set to the folder replay of a finished run: off_policy.demonstrations=runs/"
+    ),
+    f"{PENDULUM} policy=mlp_deterministic": (
+        "policy.name=mlp_deterministic: learns by td3; allowed with off_policy.name=sac is mlp_squashed"
+    ),
+    f"{PENDULUM} off_policy.num_target_critics=3": (
+        "off_policy.num_target_critics=3: must be at most policy.num_critics=2"
+    ),
+    f"{PENDULUM} algorithm=td3 off_policy.temperature.initial=1": (
+        "off_policy.temperature: allowed with off_policy.name=sac"
+    ),
+    "experiment=push algorithm=rlpd warm_start=null": (
+        "warm_start=null: must be set with off_policy, which draws from its demonstrations"
+    ),
+    "experiment=push policy=mlp_chunks": "policy.name=mlp_chunks: needs off_policy (algorithm=rlpd)",
+    "experiment=mt10 algorithm=rlpd": (
+        "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are 10"
     ),
     "experiment=embodied algorithm=sac": (
         "algorithm=sac: is for control jobs; it learns from single steps; allowed with job=embodied are grpo"
@@ -53,3 +73,16 @@ def test_one_word_chooses_policy_and_settings() -> None:
     assert (config.policy.name, config.policy.hidden_size, config.policy.action_dim) == ("mlp_squashed", 64, 6)
     assert (config.flow, config.pipeline.name, config.trainer.max_grad_norm) == ("sac", "sac", None)
     assert config.off_policy.num_updates(100) == 0 and config.off_policy.num_updates(150) == 50
+
+
+def test_rlpd_starts_from_the_demonstrations_of_an_experiment_or_from_a_folder(tmp_path: Path) -> None:
+    push: Any = compose_config(["experiment=push", "algorithm=rlpd"])
+    assert (push.policy.name, push.flow, push.pipeline.name) == ("mlp_chunks", "sac", "embodied_sac")
+    assert push.warm_start.num_demos == 4 and not push.off_policy.entropy_backup
+    check_compatibility(push)
+    (tmp_path / "replay.json").write_text("{}")
+    words = ["experiment=half_cheetah", "algorithm=rlpd", f"off_policy.demonstrations={tmp_path}"]
+    cheetah: Any = compose_config(words)
+    assert (cheetah.policy.num_critics, cheetah.policy.critic_layer_norm) == (10, True)
+    assert (cheetah.off_policy.num_target_critics, cheetah.off_policy.policy_delay) == (2, 20)
+    check_compatibility(cheetah)

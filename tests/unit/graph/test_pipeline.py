@@ -289,6 +289,7 @@ CHAINS = {
     "rae": "rollout reward agent_baseline advantage old_log_prob ref_log_prob train_actor",
     "ppo_control": "rollout value advantage decisions old_log_prob train_actor_critic",
     "sac": "rollout store train",
+    "embodied_sac": "rollout store train",
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",
     "language_grpo": "rollout reward sampling advantage old_log_prob ref_log_prob train_actor",
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",

@@ -70,7 +70,7 @@ def config_of(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> Callable
 def outcome_of(run: Any) -> tuple[Any, ...]:
     lines = [lasting_metrics(line) for line in run.folder.metrics.read()]
     in_order = sorted(lines, key=lambda line: (line["iteration"], "loss" not in line))
-    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), in_order
+    return run.session.state, run.session.weights_digest, run.stages.ledger.digest(), in_order
 
 
 class Life:

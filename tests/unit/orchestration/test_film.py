@@ -70,7 +70,7 @@ def test_a_film_that_failed_is_retried_and_made_once(
     shown: list[Section] = []
     logged: list[tuple[object, ...]] = []
     run.artifacts = SimpleNamespace(put_section=lambda section, content, part="": shown.append(section))
-    run.trackers = [SimpleNamespace(log_video=lambda *words: logged.append(words))]
+    run.trackers = [SimpleNamespace(log=lambda *words: None, log_video=lambda *words: logged.append(words))]
     monkeypatch.setattr(evaluation, "evaluate", studio.evaluate)
     monkeypatch.setattr(lanes, "submit_node", studio.submit)
     monkeypatch.setattr(evaluation, "draw_training", studio.draw)

@@ -40,7 +40,7 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (roll_back, question):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
     monkeypatch.setattr(reporting, "report_alarm", lambda run, alarm: reports.append(str(alarm)))
-    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
+    monkeypatch.setattr(training, "log_progress", lambda *_: None)
     monkeypatch.setattr(training, "report_start", lambda run: None)
     monkeypatch.setattr(training, "_export", finish)
     reports.clear()

@@ -20,10 +20,11 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.padding import to_padded
 from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.swaps import Swap, SwapJournal
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tables import Table
 from embodyflow.data.tickets import Ticket
 from embodyflow.generation.conversations.swapping import SwappingConversations
+from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.workers.calls import GroupCall, NodeResult
 from embodyflow.workers.group_player import GroupPlayer

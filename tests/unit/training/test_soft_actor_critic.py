@@ -92,6 +92,11 @@ def new_batch() -> tuple[Transitions, ReplayBufferSamples]:
     return ours, ReplayBufferSamples(state, action, next_state, done[:, None].float(), reward[:, None])
 
 
+def drawing(noise: torch.Tensor) -> Any:
+    """Return a generator whose standard normals are the noise."""
+    return SimpleNamespace(standard_normal=lambda shape, dtype: noise.numpy().reshape(shape).astype(dtype))
+
+
 def test_updates_are_those_of_stable_baselines3(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = new_peer()
     object.__setattr__(config.off_policy.temperature, "learning_rate", 1e-3)
@@ -103,7 +108,7 @@ def test_updates_are_those_of_stable_baselines3(config: Any, monkeypatch: pytest
         peer.train(gradient_steps=1, batch_size=SIZE)
         torch.manual_seed(update)  # SB3 draws the noise of the states before that of the next states
         noise = torch.stack([torch.normal(torch.zeros(SIZE, 1), torch.ones(SIZE, 1)) for _ in range(2)])
-        metrics = learner.update(ours, noise)
+        metrics = learner.update(ours, drawing(noise), update)
         logged = peer.logger.name_to_value
         expected = {
             "critic/loss": logged["train/critic_loss"],
@@ -140,7 +145,9 @@ def test_a_fixed_temperature_stays(config: Any) -> None:
     config = compose_config(list(words))
     learner: Any = SoftActorCritic(build_policy(config.policy, "cpu"), build_critic(config.policy, "cpu"), config)  # type: ignore[arg-type]
     for _ in range(2):
-        assert learner.update(new_batch()[0], torch.zeros(2, SIZE, 1))["policy/temperature"] == pytest.approx(0.2)
+        assert learner.update(new_batch()[0], drawing(torch.zeros(2, SIZE, 1)), 0)[
+            "policy/temperature"
+        ] == pytest.approx(0.2)
 
 
 def test_a_gradient_that_is_no_number_stops_the_run(config: Any) -> None:
@@ -148,4 +155,4 @@ def test_a_gradient_that_is_no_number_stops_the_run(config: Any) -> None:
     batch, _ = new_batch()
     batch.returns[0] = float("nan")
     with pytest.raises(FloatingPointError, match="the gradient norm is nan"):
-        learner.update(batch, torch.zeros(2, SIZE, 1))
+        learner.update(batch, drawing(torch.zeros(2, SIZE, 1)), 0)

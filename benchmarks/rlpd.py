@@ -1,0 +1,74 @@
+"""RLPD on an embodied experiment: success on unseen goals by environment steps, beside GRPO's episodes.
+
+    python -m benchmarks.rlpd --experiment push --seeds 0 1 2
+
+Each seed runs in one process, without Ray and Prefect (:mod:`benchmarks.in_process`). Every ``--every`` iterations the
+greedy policy plays the goals of the evaluation split. GRPO's figures are those of
+``benchmarks/results/learning_<experiment>.json``, with as many demonstrations as its experiment states.
+
+Runs are added to ``benchmarks/results/rlpd_<experiment>.json``, where they replace runs with the same seed.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.in_process import InProcessRun
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def train(experiment: str, seed: int, every: int, words: list[str]) -> dict[str, Any]:
+    """Train with one seed; return the curve of success by environment steps."""
+    run = InProcessRun([f"experiment={experiment}", "algorithm=rlpd", f"seed={seed}", *words])
+    run.warm_start()
+    steps, episodes, updates = 0, 0, 0
+    points = [{"steps": 0, "episodes": 0, "success": statistics.mean(run.success())}]
+    started = time.process_time()
+    for iteration in range(1, run.config.iterations + 1):
+        metrics = run.iterate(iteration)
+        steps += int(metrics["rollout/num_steps"])
+        episodes += int(metrics["rollout/num_episodes"])
+        updates += int(metrics["train/optimizer_steps"])
+        shown = ("rollout/success_rate", "critic/value", "policy/entropy", "policy/temperature")
+        print(iteration, steps, *(f"{metrics[name]:.3f}" for name in shown if name in metrics), flush=True)
+        if iteration % every == 0 or iteration == run.config.iterations:
+            points.append({"steps": steps, "episodes": episodes, "success": statistics.mean(run.success())})
+            print(f"seed {seed}: {points[-1]}, {time.process_time() - started:.0f} CPU seconds", flush=True)
+    facts = {"seed": seed, "steps": steps, "episodes": episodes, "updates": updates, "points": points}
+    return facts | {"cpu_seconds": round(time.process_time() - started, 1)}
+
+
+def save(experiment: str, runs: list[dict[str, Any]]) -> None:
+    """Write the runs beside the final success and the number of episodes of GRPO."""
+    found = RESULTS / f"learning_{experiment}.json"
+    peer = json.loads(found.read_text())["grpo"] if found.exists() else None
+    grpo = peer and {
+        "success_after": peer["mean"]["success_rate_after"],
+        "episodes": statistics.mean(run["num_episodes"] for run in peer["runs"]),
+    }
+    document = {"grpo": grpo, "runs": sorted(runs, key=lambda run: run["seed"])}
+    (RESULTS / f"rlpd_{experiment}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", default="push")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--every", type=int, default=10, help="iterations between evaluations")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    arguments, words = parser.parse_known_args()
+    path = RESULTS / f"rlpd_{arguments.experiment}.json"
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
+    for seed in arguments.seeds:
+        run = train(arguments.experiment, seed, arguments.every, words)
+        runs = [other for other in runs if other["seed"] != seed] + [run]
+        if not arguments.no_save:
+            save(arguments.experiment, runs)
+
+
+if __name__ == "__main__":
+    main()

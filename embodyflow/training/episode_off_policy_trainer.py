@@ -1,0 +1,107 @@
+"""The trainer engine of off-policy training on episodes, which starts from demonstrations."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from tensordict import TensorDict
+
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.data.metrics import Metric
+from embodyflow.process.file_modes import follow_umask
+from embodyflow.training.off_policy_trainer import OffPolicyTrainer
+from embodyflow.training.replay.episode_transitions import of_demonstrations, of_episodes
+from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape
+
+PREFIX = "demonstrations."
+"""Prefix of the demonstrations' columns in a file of warm-started weights."""
+
+
+class EpisodeOffPolicyTrainer(OffPolicyTrainer):
+    """The only rank of the trainer group of off-policy training on episodes.
+
+    A transition is a decision: a chunk of actions. The demonstrations of the warm start lie in the run's folder
+    ``demonstrations``, beside ``replay``, and in the file of warm-started weights, by which another run with the same
+    warm start gets them.
+
+    Args:
+        config: Run configuration.
+        rank: 0.
+        world_size: 1.
+    """
+
+    config: EmbodiedConfig
+
+    def _build_models(self) -> None:
+        super()._build_models()
+        self._demonstrated_columns: dict[str, np.ndarray] = {}
+        self._stored_iteration: int | None = None  # unknown after a load
+
+    def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
+        """Fine-tune on demonstrations and keep them; see :meth:`FSDPTrainer.fit`."""
+        metrics = super().fit(demos, seed)
+        self._demonstrated_columns = of_demonstrations(demos, self.config.policy.chunk_size)
+        return metrics
+
+    def save_weights_file(self, path: str) -> None:
+        """Write the policy's weights and the demonstrations to a safetensors file."""
+        if self._commit is not None:
+            self._demonstrated_columns = self._open_demonstrations().columns()
+        columns = {PREFIX + name: column for name, column in self._demonstrated_columns.items()}
+        save_file(self.weights() | columns, path)
+        follow_umask(Path(path))
+
+    def load_weights_file(self, path: str) -> None:
+        """Start RL from the policy weights and demonstrations in a file that :meth:`save_weights_file` wrote."""
+        found = load_file(path)
+        self._demonstrated_columns = {
+            name.removeprefix(PREFIX): column for name, column in found.items() if name.startswith(PREFIX)
+        }
+        self._imitation = None  # the file holds its result
+        self.policy_weights.load({name: each for name, each in found.items() if not name.startswith(PREFIX)})
+        self._restart_from_policy()
+
+    def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
+        """Append the decisions of an iteration's episodes to the replay buffer.
+
+        Args:
+            batch: All rows of the iteration.
+            iteration: Index of the iteration, from 1.
+
+        Raises:
+            RuntimeError: The buffer has the iteration's decisions already.
+        """
+        if iteration == self._stored_iteration:
+            raise RuntimeError(f"iteration {iteration}: the replay buffer has its decisions already")
+        self._stored_iteration = iteration
+        return self._append(of_episodes(batch[batch["uid"].argsort()]))
+
+    def load(self, folder: str) -> None:
+        """Restore models and optimizers; the replay buffer is opened at this commit when it is first used."""
+        super().load(folder)
+        self._stored_iteration = None
+
+    @property
+    def _shape(self) -> Shape:
+        size, *_ = self.config.policy.observation_shapes["state"]
+        assert size is not None
+        return Shape(1, size, self.config.policy.decision_dim)
+
+    @property
+    def _demonstrations_folder(self) -> Path:
+        if self._folder is None:  # a run without checkpoints
+            self._temporary_demonstrations = TemporaryDirectory(prefix="embodyflow-demonstrations-")
+            return Path(self._temporary_demonstrations.name)
+        return self._folder.parent / "demonstrations"
+
+    def _open_demonstrations(self) -> ReplayBuffer:
+        if self._commit is not None:
+            return ReplayBuffer.demonstrations(self._demonstrations_folder, self._shape)
+        count = len(self._demonstrated_columns["reward"])
+        shape = replace(self._shape, num_envs=self.config.policy.chunk_size)
+        buffer = ReplayBuffer.create(self._demonstrations_folder, shape, count)
+        buffer.append(self._demonstrated_columns)
+        buffer.commit()
+        return buffer

@@ -1,0 +1,130 @@
+"""Updates equal those of Stable-Baselines3's TD3 with the same weights, batches and noise."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import TD3
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from torch import nn
+
+from embodyflow.config.composition.compose import compose_config
+from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.twin_delayed import TwinDelayed
+
+SIZE, GAMMA, NOISE = 8, 0.9, 0.6  # of which the clip cuts much
+WORDS = (
+    *("experiment=pendulum", "algorithm=td3", "policy.hidden_size=16", f"algorithm.gamma={GAMMA}"),
+    *("off_policy.target_rate=0.1", f"off_policy.target_noise={NOISE}"),
+)
+
+
+@pytest.fixture
+def config() -> Any:
+    return compose_config(list(WORDS))
+
+
+def new_peer() -> TD3:
+    peer = TD3(
+        "MlpPolicy",
+        "Pendulum-v1",
+        gamma=GAMMA,
+        tau=0.1,
+        batch_size=SIZE,
+        target_policy_noise=NOISE,
+        device="cpu",
+        seed=3,
+        learning_rate=1e-3,
+        policy_kwargs={"net_arch": [16, 16]},
+    )
+    peer.set_logger(Logger(None, []))
+    return peer
+
+
+def linear_layers(network: nn.Module) -> list[nn.Linear]:
+    return [each for each in network.modules() if isinstance(each, nn.Linear)]
+
+
+def copy_policy(ours: Any, actor: Any) -> None:
+    for layer, peers in zip([*(block[0] for block in ours.blocks), ours.action], linear_layers(actor), strict=True):
+        layer.load_state_dict(peers.state_dict())
+
+
+def copy_critics(ours: Any, critic: Any) -> None:
+    layers = list(zip(*(linear_layers(network) for network in critic.q_networks), strict=True))
+    for block, members in zip([*(block[0] for block in ours.blocks), ours.value], layers, strict=True):
+        weight, bias = (
+            torch.stack([value.detach() for value in each]) for each in zip(*map(parts, members), strict=True)
+        )
+        block.load_state_dict({"weight": weight, "bias": bias})
+
+
+def parts(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    return layer.weight.T, layer.bias[None]
+
+
+def twins(config: Any, peer: TD3) -> Any:
+    """Ours with the weights of SB3's, targets included."""
+    policy, critics = build_policy(config.policy, "cpu"), build_critic(config.policy, "cpu")
+    learner: Any = TwinDelayed(policy, critics, config)  # type: ignore[arg-type]
+    learner.restart()
+    for model, peers in zip(
+        learner.models, (peer.actor, peer.critic, peer.critic_target, peer.actor_target), strict=True
+    ):
+        (copy_policy if hasattr(peers, "mu") else copy_critics)(model, peers)
+    return learner
+
+
+def new_batch() -> tuple[Transitions, ReplayBufferSamples]:
+    draws = np.random.default_rng(0)
+    state, next_state = (torch.from_numpy(draws.normal(size=(SIZE, 3)).astype(np.float32)) for _ in range(2))
+    action = torch.from_numpy(draws.uniform(-1, 1, (SIZE, 1)).astype(np.float32))
+    reward = torch.from_numpy(draws.normal(size=SIZE).astype(np.float32))
+    done = torch.tensor([True] * 2 + [False] * (SIZE - 2))
+    ours = Transitions(state, action, reward, GAMMA * (~done).float(), next_state)
+    return ours, ReplayBufferSamples(state, action, next_state, done[:, None].float(), reward[:, None])
+
+
+def drawing(noise: torch.Tensor) -> Any:
+    """Return a generator whose standard normals are the noise."""
+    return SimpleNamespace(standard_normal=lambda shape, dtype: noise.numpy().reshape(shape).astype(dtype))
+
+
+def test_updates_are_those_of_stable_baselines3(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = new_peer()
+    learner = twins(config, peer)
+    before = {name: value.clone() for name, value in learner.models[0].state_dict().items()}
+    ours, theirs = new_batch()
+    monkeypatch.setattr(peer, "replay_buffer", SimpleNamespace(sample=lambda *args, **kwargs: theirs))
+    for update in range(5):
+        torch.manual_seed(update)
+        peer.train(gradient_steps=1, batch_size=SIZE)
+        torch.manual_seed(update)
+        normals = torch.empty(SIZE, 1).normal_(0, NOISE) / NOISE
+        metrics = learner.update(ours, drawing(normals), update)
+        logged = peer.logger.name_to_value
+        assert float(metrics["critic/loss"]) == pytest.approx(logged["train/critic_loss"], rel=1e-4)
+        assert ("policy/loss" in metrics) == (update % 2 == 1)
+        if update == 0:
+            torch.testing.assert_close(learner.models[0].state_dict(), before, atol=0, rtol=0)
+    assert float(metrics.get("policy/loss", 0)) == 0
+    after = twins(config, peer)  # SB3's weights after five updates, in our layout
+    for mine, peers in zip(learner.models, after.models, strict=True):
+        torch.testing.assert_close(mine.state_dict(), peers.state_dict(), atol=2e-6, rtol=1e-4)
+    moved = [not torch.equal(value, before[name]) for name, value in learner.models[0].state_dict().items()]
+    assert all(moved)
+
+
+def test_a_checkpoint_has_every_target(config: Any) -> None:
+    peer = new_peer()
+    learner, other = twins(config, peer), twins(config, new_peer())
+    for update in range(4):
+        learner.update(new_batch()[0], drawing(torch.zeros(SIZE, 1)), update)
+    other.load_state_dict(learner.state_dict())
+    for mine, others in zip(learner.models, other.models, strict=True):
+        torch.testing.assert_close(mine.state_dict(), others.state_dict(), atol=0, rtol=0)
+    assert not torch.equal(learner.models[0].action.weight, learner.models[3].action.weight)
