@@ -23,7 +23,7 @@ MISTAKES = {
     ),
     "unknown key like no other": (
         "xyz=1",
-        "xyz=1: no such key; allowed are experiment, flow, algorithm_name, seed, ",
+        "xyz=1: no such key; allowed are experiment, flow, algorithm_name, branch, seed, ",
     ),
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
     "key of another job": (
@@ -199,11 +199,11 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must list the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
-        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks with job=embodied",
     ),
     "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",
