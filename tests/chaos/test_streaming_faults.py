@@ -24,7 +24,7 @@ WORDS = ("iterations=5",)
 @pytest.fixture(scope="module", params=["streamed", "streamed_agent"])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> FaultyRuns:
     faulty = FaultyRuns(tmp_path_factory.mktemp(f"{request.param}-chaos"), prefect_api, request.param)
-    faulty.runs = faulty.runs.served_by(prefect_api, EMBODYFLOW_STEP_SECONDS="0.03")
+    faulty.runs = faulty.runs.served_by(prefect_api, EMBODYFLOW_STEP_SECONDS="0.15")
     return faulty
 
 

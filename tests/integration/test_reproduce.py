@@ -18,6 +18,7 @@ LANGUAGE = tuple(word for word in TINY if not word.startswith(("run_id=", "itera
 LANGUAGE += ("filter.drop_uniform=false", "warm_start=null", "cluster.start_timeout=300")
 AHEAD = ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
 FIRST_READY = (*AHEAD, "rollout.mode=streaming", "rollout.order=first_ready")
+SYNCHRONOUS = (*LANGUAGE, "trainer.keep_checkpoints=4")
 AGENT = run_words(*WORDS, "rollout.agent.tools=[{function: agent_jobs:look_up, timeout: 60}]", "rollout.num_workers=1")
 PATHS = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
 
@@ -43,7 +44,7 @@ def reproduce(runs: Runs, run_id: str, *words: str) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("synchronous", LANGUAGE),
+        ("synchronous", SYNCHRONOUS),
         ("ahead", (*LANGUAGE, *AHEAD)),
         ("published", (*LANGUAGE, *FIRST_READY, "rollout.interrupt.when=published")),
         ("agent", (*AGENT, *FIRST_READY)),
@@ -62,7 +63,7 @@ def test_a_run_is_equal_to_its_record(runs: Runs, name: str, words: tuple[str, .
 def test_the_first_difference_is_named(runs: Runs) -> None:
     """A record whose third iteration says something else, with right digests of its lines."""
     if not (runs.root / "synchronous").exists():
-        run(runs, "synchronous", *LANGUAGE)
+        run(runs, "synchronous", *SYNCHRONOUS)
     path = runs.root / "synchronous" / "ledger.jsonl"
     entries, kept = Ledger(path).entries, path.read_bytes()
     path.unlink()
