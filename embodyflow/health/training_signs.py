@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from embodyflow.health.history import Finding, History
 from embodyflow.health.settings import EntropyCollapseConfig, KLRunawayConfig, NaNConfig, SpikeConfig
 
-LOSSES = (*("train/grad_norm", "critic/grad_norm", "policy/pg_loss", "policy/loss", "critic/loss", "policy/entropy"),)
+LOSSES = ("train/grad_norm", "critic/grad_norm", "policy/pg_loss", "policy/loss", "critic/loss", "policy/entropy")
 """Metrics that are finite in every run that can go on."""
 
 POSITIVE = ("train/grad_norm", "critic/grad_norm", "critic/loss")

@@ -1,6 +1,8 @@
 """Trainers of one rank, with rows and demonstrations to train them on."""
 
+import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +21,12 @@ Weights = dict[str, np.ndarray]
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """Return an address that is free, below the ports that the system gives to outgoing connections (from 32768)."""
+    while True:
+        port = secrets.randbelow(11_000) + 21_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
 
 
 def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
