@@ -1,7 +1,6 @@
 """A run on a real stack that is cancelled as by the button in the UI: all of its processes end."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from waiting import eventually
 from embodyflow.record.run_folder import RunFolder
 
 pytestmark = pytest.mark.integration
-
-WITHIN_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -43,15 +40,12 @@ def test_a_cancelled_run_ends_its_processes_stays_cancelled_and_can_be_resumed(p
     run = project.flow_run("RUNNING", "unwanted")
     assert run is not None and not all_gone(working)
 
-    began = time.monotonic()
     state = {"type": "CANCELLING", "name": "Cancelling", "message": "Cancelled from the UI"}
     answer = project.api(f"/flow_runs/{run['id']}/set_state", {"state": state, "force": False})
     assert answer["status"] == "ACCEPT", answer
     assert eventually(lambda: project.flow_run("CANCELLED", "unwanted"), 60.0), project.log()
     assert eventually(lambda: all_gone(working), 60.0), working
-    seconds = time.monotonic() - began
-    print(f"all processes ended {seconds:.1f} s after the cancellation")
-    assert seconds < WITHIN_SECONDS and project.is_ready()
+    assert project.is_ready()
 
     for words in (("down",), ("up", "--detach")):  # a new stack resumes crashed nightly runs, but not cancelled ones
         assert project.embodyflow(*words).returncode == 0
