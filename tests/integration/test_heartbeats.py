@@ -61,7 +61,7 @@ def test_a_run_without_a_heartbeat_is_ended(prefect_api: str, monkeypatch: pytes
     install_automations(api, theirs.pool)
     install_automations(api, ours.pool)  # older automations are brought up to date
     installed = api.request("POST", "/automations/filter", {})
-    named = [each for each in installed if "in danger" not in each["name"]]  # those of health, which other tests install
+    named = [each for each in installed if "in danger" not in each["name"]]  # not those of health
     assert len(named) == 2 and all(each["enabled"] for each in named)
     dead, alive, done, other = ours.start(), ours.start(), ours.start(), theirs.start()
     within, going_on, finished = ours.start_subflow(), theirs.start_subflow(), ours.start_subflow()
