@@ -351,11 +351,11 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _check_health(self) -> "RunConfig":
         check_health(self.health, self.policy, self)
-        hacking = self.health.reward_hacking.action
-        if hacking == "roll_back" and self.evaluation is not None and self.evaluation.beside:
+        action = self.health.reward_hacking.action
+        if action is not None and self.has_evaluations_beside:
             raise ValueError(
-                "health.reward_hacking.action=roll_back: with evaluation.beside=true it would depend on timing when an "
-                "evaluation ends; allowed are notify, pause, cancel"
+                f"health.reward_hacking.action={action}: allowed is null with evaluation.beside=true, because timing "
+                "decides in which iteration an evaluation ends"
             )
         return self
 
@@ -456,7 +456,12 @@ class RunConfig(Config):
 
     def evaluates_beside(self, index: int) -> bool:
         """Return True if the policy is evaluated after iteration ``index`` while training goes on."""
-        return self.evaluation is not None and self.evaluation.beside and self.evaluates_after(index)
+        return self.has_evaluations_beside and self.evaluates_after(index)
+
+    @property
+    def has_evaluations_beside(self) -> bool:
+        """Whether evaluations run while training goes on."""
+        return self.evaluation is not None and self.evaluation.beside
 
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video."""

@@ -114,8 +114,7 @@ def _evaluation(records: Records, config: RunConfig) -> float:
     """Return the seconds that training stood still for evaluations, without the first and the last."""
     last = max(record["iteration"] for record in records)
     lines = [record for record in records if 0 < record["iteration"] < last]
-    is_beside = config.evaluation is not None and config.evaluation.beside
-    names = ("perf/wait_for_evaluation_seconds",) if is_beside else EVALUATIONS
+    names = ("perf/wait_for_evaluation_seconds",) if config.has_evaluations_beside else EVALUATIONS
     return sum(float(line.get(name, 0.0)) for line in lines for name in names)
 
 

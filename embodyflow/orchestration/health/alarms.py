@@ -5,7 +5,7 @@ from typing import Any
 
 from embodyflow.errors import HealthError
 from embodyflow.health.examination import NAN, Alarm, examine, reads_history, watches
-from embodyflow.health.history import Finding
+from embodyflow.health.history import Finding, is_evaluation
 from embodyflow.orchestration.health import question, reporting
 from embodyflow.orchestration.health.roll_back import RollBackNeeded
 from embodyflow.orchestration.run.nodes import Run
@@ -70,6 +70,8 @@ def _found(run: Run, index: int, metrics: Mapping[str, float] | None) -> list[Al
     if metrics is not None and not reads_history(health):
         return examine(health, [line], index)
     records = [each for each in run.folder.metrics.read() if _is_known(each, index, metrics)]
+    if run.config.has_evaluations_beside:  # timing decides which of them have ended
+        records = [each for each in records if not is_evaluation(each)]
     return examine(health, records if metrics is None else [*records, line], index)
 
 

@@ -83,8 +83,7 @@ def _rollouts_of(
 
 def evaluations_of(config: RunConfig) -> Evaluations[Run]:
     """Return the place of the run's evaluations."""
-    is_beside = config.evaluation is not None and config.evaluation.beside
-    return BesideTraining() if is_beside else BetweenIterations()
+    return BesideTraining() if config.has_evaluations_beside else BetweenIterations()
 
 
 def _after_loss(folder: RunFolder) -> str:

@@ -81,9 +81,9 @@ MISTAKES = {
         "health.throughput_drop.action=roll_back",
         "health.throughput_drop.action='roll_back': input should be 'notify', 'pause' or 'cancel'",
     ),
-    "roll-back by an evaluation of unknown end": (
-        "health.reward_hacking.action=roll_back evaluation.every=1 evaluation.beside=true",
-        "health.reward_hacking.action=roll_back: with evaluation.beside=true it would depend on timing",
+    "a detector that reads evaluations of unknown end": (
+        "health.reward_hacking.action=notify evaluation.every=1 evaluation.beside=true",
+        "health.reward_hacking.action=notify: allowed is null with evaluation.beside=true, because timing",
     ),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
     "more processes than environments": (

@@ -15,7 +15,7 @@ ORDERS = (ByIndex, FirstReady, FirstReadyWithin)
 SIZES = st.builds(Sizes, st.integers(1, 4), st.integers(0, 3), st.integers(1, 8))
 
 Action = Callable[[bool], bool]
-"""Acts if it is told to; otherwise it says whether it can."""
+"""Takes a step of a run if its argument is true; otherwise returns whether the step is possible."""
 
 
 class Line:
