@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -59,3 +60,13 @@ def rows_to_train_on(config: LanguageConfig, trainer: LanguageTrainer) -> Batch:
     rows["old_log_probs"], rows["ref_log_probs"] = rows["log_probs"] + 0.1 * noise
     rows["advantages"] = torch.from_numpy(rng.standard_normal((len(rows), 1, 1)).astype(np.float32)) * mask
     return rows
+
+
+def checkpoints_of(config: LanguageConfig, trainer: LanguageTrainer, number: int, root: Path) -> list[Path]:
+    """Return a checkpoint of each version of the weights, a step of training apart."""
+    rows, folders = rows_to_train_on(config, trainer), [root / str(version) for version in range(number)]
+    for version, folder in enumerate(folders):
+        folder.mkdir()
+        trainer.save(str(folder))
+        trainer.step(rows, positions=np.arange(len(rows)), total_rows=len(rows), seed=version)
+    return folders

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from language_jobs import connected_trainer, language_config, rows_to_train_on
+from language_jobs import checkpoints_of, connected_trainer, language_config
 from node_calls import call_of
 
 import tasks
@@ -37,14 +37,7 @@ def trainer() -> Iterator[LanguageTrainer]:
 
 @pytest.fixture(scope="module")
 def checkpoints(trainer: LanguageTrainer, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return a checkpoint of each version, a step of training apart."""
-    rows, root = rows_to_train_on(CONFIG, trainer), tmp_path_factory.mktemp("checkpoints")
-    for version in VERSIONS:
-        folder = root / str(version)
-        folder.mkdir()
-        trainer.save(str(folder))
-        trainer.step(rows, positions=np.arange(len(rows)), total_rows=len(rows), seed=version)
-    return [root / str(version) for version in VERSIONS]
+    return checkpoints_of(CONFIG, trainer, len(VERSIONS), tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,17 @@
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from stable_baselines import GAMMA, SIZE, copy_critics, drawing, linear_layers, new_batch
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import nn
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
-from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.soft_actor_critic import SoftActorCritic
 
-SIZE, GAMMA = 8, 0.9
 WORDS = ("experiment=pendulum", "policy.hidden_size=16", f"algorithm.gamma={GAMMA}", "off_policy.target_rate=0.1")
 
 
@@ -46,30 +43,11 @@ def copy_linear(ours: nn.Module, theirs: nn.Linear) -> None:
     ours.load_state_dict(theirs.state_dict())
 
 
-def copy_ensemble(ours: Any, theirs: list[nn.Linear]) -> None:
-    ours.load_state_dict(
-        {
-            "weight": torch.stack([each.weight.detach().T for each in theirs]),
-            "bias": torch.stack([each.bias.detach()[None] for each in theirs]),
-        }
-    )
-
-
-def linear_layers(network: nn.Module) -> list[nn.Linear]:
-    return [each for each in network.modules() if isinstance(each, nn.Linear)]
-
-
 def copy_policy(ours: Any, actor: Any) -> None:
     for block, layer in zip(ours.blocks, linear_layers(actor.latent_pi), strict=True):
         copy_linear(block[0], layer)
     copy_linear(ours.mean, actor.mu)
     copy_linear(ours.log_std, actor.log_std)
-
-
-def copy_critics(ours: Any, critic: Any) -> None:
-    layers = list(zip(*(linear_layers(network) for network in critic.q_networks), strict=True))
-    for block, members in zip([*(block[0] for block in ours.blocks), ours.value], layers, strict=True):
-        copy_ensemble(block, members)
 
 
 def twins(config: Any, peer: SAC) -> SoftActorCritic:
@@ -80,21 +58,6 @@ def twins(config: Any, peer: SAC) -> SoftActorCritic:
     copy_critics(critics.model, peer.critic)
     learner.restart()
     return learner
-
-
-def new_batch() -> tuple[Transitions, ReplayBufferSamples]:
-    draws = np.random.default_rng(0)
-    state, next_state = (torch.from_numpy(draws.normal(size=(SIZE, 3)).astype(np.float32)) for _ in range(2))
-    action = torch.from_numpy(draws.uniform(-1, 1, (SIZE, 1)).astype(np.float32))
-    reward = torch.from_numpy(draws.normal(size=SIZE).astype(np.float32))
-    done = torch.tensor([True] * 2 + [False] * (SIZE - 2))
-    ours = Transitions(state, action, reward, GAMMA * (~done).float(), next_state)
-    return ours, ReplayBufferSamples(state, action, next_state, done[:, None].float(), reward[:, None])
-
-
-def drawing(noise: torch.Tensor) -> Any:
-    """Return a generator whose standard normals are the noise."""
-    return SimpleNamespace(standard_normal=lambda shape, dtype: noise.numpy().reshape(shape).astype(dtype))
 
 
 def test_updates_are_those_of_stable_baselines3(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,17 @@
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from stable_baselines import GAMMA, SIZE, copy_critics, drawing, linear_layers, new_batch
 from stable_baselines3 import TD3
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
-from torch import nn
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
-from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.twin_delayed import TwinDelayed
 
-SIZE, GAMMA, NOISE = 8, 0.9, 0.6  # of which the clip cuts much
+NOISE = 0.6  # of which the clip cuts much
 WORDS = (
     *("experiment=pendulum", "algorithm=td3", "policy.hidden_size=16", f"algorithm.gamma={GAMMA}"),
     *("off_policy.target_rate=0.1", f"off_policy.target_noise={NOISE}"),
@@ -45,26 +42,9 @@ def new_peer() -> TD3:
     return peer
 
 
-def linear_layers(network: nn.Module) -> list[nn.Linear]:
-    return [each for each in network.modules() if isinstance(each, nn.Linear)]
-
-
 def copy_policy(ours: Any, actor: Any) -> None:
     for layer, peers in zip([*(block[0] for block in ours.blocks), ours.action], linear_layers(actor), strict=True):
         layer.load_state_dict(peers.state_dict())
-
-
-def copy_critics(ours: Any, critic: Any) -> None:
-    layers = list(zip(*(linear_layers(network) for network in critic.q_networks), strict=True))
-    for block, members in zip([*(block[0] for block in ours.blocks), ours.value], layers, strict=True):
-        weight, bias = (
-            torch.stack([value.detach() for value in each]) for each in zip(*map(parts, members), strict=True)
-        )
-        block.load_state_dict({"weight": weight, "bias": bias})
-
-
-def parts(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    return layer.weight.T, layer.bias[None]
 
 
 def twins(config: Any, peer: TD3) -> Any:
@@ -77,21 +57,6 @@ def twins(config: Any, peer: TD3) -> Any:
     ):
         (copy_policy if hasattr(peers, "mu") else copy_critics)(model, peers)
     return learner
-
-
-def new_batch() -> tuple[Transitions, ReplayBufferSamples]:
-    draws = np.random.default_rng(0)
-    state, next_state = (torch.from_numpy(draws.normal(size=(SIZE, 3)).astype(np.float32)) for _ in range(2))
-    action = torch.from_numpy(draws.uniform(-1, 1, (SIZE, 1)).astype(np.float32))
-    reward = torch.from_numpy(draws.normal(size=SIZE).astype(np.float32))
-    done = torch.tensor([True] * 2 + [False] * (SIZE - 2))
-    ours = Transitions(state, action, reward, GAMMA * (~done).float(), next_state)
-    return ours, ReplayBufferSamples(state, action, next_state, done[:, None].float(), reward[:, None])
-
-
-def drawing(noise: torch.Tensor) -> Any:
-    """Return a generator whose standard normals are the noise."""
-    return SimpleNamespace(standard_normal=lambda shape, dtype: noise.numpy().reshape(shape).astype(dtype))
 
 
 def test_updates_are_those_of_stable_baselines3(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
