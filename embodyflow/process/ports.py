@@ -1,4 +1,4 @@
-"""Choice of free ports of the loopback interface, and claims that keep others from taking them."""
+"""Ports: which are free, claims that keep others from taking them, and whether something listens."""
 
 import errno
 import socket
@@ -56,3 +56,15 @@ def listen_on(preferred: int) -> socket.socket:
             continue
         return listener
     raise OSError("no free port on 127.0.0.1")
+
+
+def answers(address: str) -> bool:
+    """Return True if something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if not colon:
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
+        return False
+    return True

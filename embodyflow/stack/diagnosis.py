@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from embodyflow.process.ports import answers
 from embodyflow.stack.prefect_api import PrefectApi, stack_api
-from embodyflow.stack.processes import answers
 from embodyflow.stack.services import WORK_POOL, worker_name
 from embodyflow.stack.stack_folder import StackFolder, StackState
 

@@ -8,7 +8,6 @@ launcher is killed, and the next start finds it if the watcher is killed too.
 
 import ctypes
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -121,18 +120,6 @@ def find_process(pid: int, created: float) -> psutil.Process | None:
     except psutil.NoSuchProcess:
         return None
     return process if same else None
-
-
-def answers(address: str) -> bool:
-    """Return True if something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
-    host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if not colon:
-        return True
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
-        return False
-    return True
 
 
 def _wait(processes: Iterable[psutil.Process], *, timeout: float) -> list[psutil.Process]:

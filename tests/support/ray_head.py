@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from embodyflow.process.ports import free_port
-from embodyflow.stack.processes import answers, start_process, stop_processes
+from embodyflow.process.ports import answers, free_port
+from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
 from embodyflow.stack.stack_folder import StackFolder
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,15 @@ from ray._private import ray_constants
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, without stubs
 
 from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
+from embodyflow.process.ports import answers
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.process.variables import variables_set
 from embodyflow.workers.gpu_sharing import check_own_gpus
+
+_RESTART_SECONDS = 30.0
+"""Time that a head node which is starting again has until it answers."""
 
 
 @contextmanager
@@ -27,7 +33,8 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     closes or this process dies, even by SIGKILL.
 
     Raises:
-        ConfigError: There is no ``RAY_ADDRESS``, and this machine lacks GPUs that the workers need.
+        ConfigError: Nothing answers at ``RAY_ADDRESS``; or there is none, and this machine lacks GPUs that the workers
+            need.
     """
     address = os.environ.get("RAY_ADDRESS")
     if not address:
@@ -44,6 +51,15 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def _connected(address: str, options: dict[str, Any]) -> Iterator[None]:
+    # Without this check, Ray would try to connect for as long as nothing listens there.
+    deadline = time.monotonic() + _RESTART_SECONDS
+    while not answers(address):
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"RAY_ADDRESS={address}: nothing answers there; start that cluster, or unset RAY_ADDRESS to have one "
+                "for this run"
+            )
+        time.sleep(0.5)
     ray.init(address=address, **options)
     try:
         yield

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import embodyflow.orchestration.request.command_line
+from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request import request as request_module
 from embodyflow.orchestration.request.request import RunRequest, check, open_folder
-from embodyflow.orchestration.run import training
+from embodyflow.orchestration.run import cluster, training
+from embodyflow.process.ports import free_port
 from embodyflow.record.run_folder import RunFolder
 from flows.grpo import grpo
 
@@ -63,3 +65,13 @@ def test_the_run_id_of_a_refused_run_is_free(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ConfigError, match="workers need 3 GPUs"):
         asyncio.run(training.train(request))
     assert RunFolder(tmp_path / "mine").path.exists() is (done is not None)
+
+
+def test_an_address_where_nothing_answers_is_one_line(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RESTART_SECONDS", 0.0)
+    monkeypatch.setenv("RAY_ADDRESS", address := f"127.0.0.1:{free_port(0)}")
+    message = f"RAY_ADDRESS={address}: nothing answers there; start that cluster, or unset RAY_ADDRESS"
+    with pytest.raises(ConfigError, match=message), cluster.ray_cluster(tiny_config()):
+        pass
