@@ -62,6 +62,8 @@ MACHINE = {
     "reacher": ("policy.state_dim=10", "policy.action_dim=2"),
 }
 """Overrides for experiments that take something from files or simulators of the machine."""
+DIFFERENT = ("cart_pole", "half_cheetah", "embodied", "mt10", "libero_openvla", "math", "calculator", "kuhn")
+"""An experiment of each kind: its job, its actions, its tasks, its policy and its agents differ from the others'."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +76,11 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compose, "resolve", no_check)
 
 
-def cells() -> Iterator[tuple[str, str]]:
-    yield from ((experiment, algorithm) for experiment in experiments() for algorithm in algorithms())
+def cells() -> Iterator[Any]:
+    """Yield all cells; those of experiments much like another one are slow, since a cell takes a fifth of a second."""
+    for experiment in experiments():
+        marks = () if experiment in DIFFERENT else (pytest.mark.slow,)
+        yield from (pytest.param(experiment, algorithm, marks=marks) for algorithm in algorithms())
 
 
 @pytest.mark.parametrize(("experiment", "algorithm"), cells())
