@@ -15,8 +15,10 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
 # While a run starts and ends it leaves one of two cores idle.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
-# A busy machine may be too slow for a limit of time. Such a test runs once more, and the summary names it.
-ONCE_MORE := --reruns 1 -r aR $(foreach limit,TimeoutExpired TimeoutError pytest-timeout not.over.after,--only-rerun $(limit))
+# A busy machine may be too slow for a limit of time, or end a server that tests share. Such a test runs once more, and
+# the summary names it.
+BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there
+ONCE_MORE := --reruns 1 -r aR $(foreach sign,$(BUSY),--only-rerun $(sign))
 
 .PHONY: help install run up down test test-all slow chaos lint clean rendering
 

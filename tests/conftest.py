@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pickle
 import tarfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from hydra._internal.defaults_list import DefaultsList
+    from ray_head import RayHead
+    from servers import PrefectServer
 
     from embodyflow.config import RunConfig
     from embodyflow.training.fsdp_trainer import FSDPTrainer
@@ -108,25 +111,57 @@ def tiny_config() -> Callable[..., RunConfig]:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a Prefect server that tests share, since each run would take seconds to start its own."""
-    from servers import prefect_server
+def shared_services() -> list[RayHead | PrefectServer]:
+    """Return the servers that tests share, which :func:`shared_services_answer` starts again."""
+    return []
 
-    with prefect_server(tmp_path_factory.mktemp("server")) as url:
-        yield url
+
+@pytest.fixture(autouse=True)
+def shared_services_answer(shared_services: list[RayHead | PrefectServer]) -> None:
+    """Start a shared server again, with a warning, that stopped answering during an earlier test."""
+    for each in shared_services:
+        if problem := each.problem():
+            warnings.warn(problem, stacklevel=1)
+            each.stop()
+            each.start()
 
 
 @pytest.fixture(scope="session")
-def ray_env(tmp_path_factory: pytest.TempPathFactory, missing_assets: str) -> Iterator[dict[str, str]]:
+def prefect_api(
+    tmp_path_factory: pytest.TempPathFactory, shared_services: list[RayHead | PrefectServer]
+) -> Iterator[str]:
+    """Yield the address of a Prefect server that tests share, since each run would take seconds to start its own."""
+    from servers import PrefectServer
+
+    server = PrefectServer(tmp_path_factory.mktemp("server"))
+    server.start()
+    shared_services.append(server)
+    try:
+        yield server.url
+    finally:
+        shared_services.remove(server)
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_env(
+    tmp_path_factory: pytest.TempPathFactory, missing_assets: str, shared_services: list[RayHead | PrefectServer]
+) -> Iterator[dict[str, str]]:
     """Yield the environment of a Ray cluster for tests that do not start or lose one.
 
     Tests that look for leftover processes must not use it, since its own processes stay. Its workers have the
     environment variables that are set when it starts, so it starts after those of LIBERO's assets.
     """
-    from ray_head import ray_head
+    from ray_head import RayHead
 
-    with ray_head(tmp_path_factory.mktemp("ray")) as env:
-        yield env
+    head = RayHead(tmp_path_factory.mktemp("ray"))
+    head.start()
+    shared_services.append(head)
+    try:
+        yield head.environment
+    finally:
+        shared_services.remove(head)
+        head.remove()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,9 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING", "PAUSED")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
-TIMEOUT = 10.0
+TIMEOUT = 60.0
+"""Seconds that the server has for an answer, as Prefect's own client waits; a busy one needs more than ten."""
+HEALTH_TIMEOUT = 10.0
 PAUSES = (0.2, 0.8, 3.2)
 """Seconds before each retry of a request that was answered by 503: another request had locked the SQLite database."""
 RESUME_TAG = "resume"
@@ -52,7 +54,9 @@ class PrefectApi:
         """Address of the web UI."""
         return self.url.removesuffix("/api")
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
         """Return the JSON answer to a request, or None if the answer has no body; retry while the server is busy.
 
         Raises:
@@ -62,7 +66,7 @@ class PrefectApi:
         headers = self._credentials.headers()
         for pause in (*PAUSES, None):
             try:
-                return ask(method, self.url + path, body, headers=headers, timeout=TIMEOUT)
+                return ask(method, self.url + path, body, headers=headers, timeout=timeout or TIMEOUT)
             except urllib.error.HTTPError as error:
                 if error.code in REFUSED:
                     raise ConfigError(self._credentials.refusal(self.url, error.code)) from error
@@ -81,7 +85,7 @@ class PrefectApi:
     def is_healthy(self) -> bool:
         """Return True if the server answers."""
         try:
-            return bool(self.request("GET", "/health"))
+            return bool(self.request("GET", "/health", timeout=HEALTH_TIMEOUT))
         except OSError:  # URLError, a refused or broken connection, a timeout
             return False
 

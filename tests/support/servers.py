@@ -50,6 +50,15 @@ class PrefectServer:
                 assert time.monotonic() < deadline and self.process.is_running(), log.read_text()
                 time.sleep(0.2)
 
+    def problem(self) -> str | None:
+        """Return why the server does not answer within half a minute, or None if it does."""
+        try:
+            urllib.request.urlopen(f"{self.url}/health", timeout=30).close()
+        except OSError as error:
+            log = (self._folder / "server.log").read_text()
+            return f"the Prefect server at {self.url} does not answer ({error}): {log[-1000:]}"
+        return None
+
     def stop(self) -> None:
         stop_processes([self.process], grace=10)
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,7 +104,11 @@ class Runs:
         )
 
     def run(self, run_id: str, *words: str, flow: str = "grpo") -> str:
-        """Run :data:`SMALL` with further words to its end; return its output."""
+        """Run :data:`SMALL` with further words to its end; return its output.
+
+        A folder that a repeated test left is removed, since a run refuses one that exists.
+        """
+        shutil.rmtree(self.root / run_id, ignore_errors=True)
         process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow)
         output = finish(process)
         assert process.returncode == 0, output[-4000:]
