@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -289,7 +290,7 @@ class WorkerGroup:
                 num_gpus=cluster.gpus_per_worker,
                 **self._places[rank],
             )
-            .remote(self._engine, self._config, rank, num_ranks, self._buffers, self._trace(rank))
+            .remote(self._engine, self._config, rank, num_ranks, self._buffers, os.getcwd(), self._trace(rank))
         )
 
     def _trace(self, rank: int) -> tuple[str, str] | None:

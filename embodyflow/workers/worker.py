@@ -82,6 +82,8 @@ class Worker:
         rank: Index of the rank, from 0 to ``world_size - 1``.
         world_size: Number of ranks in the group.
         buffers: Buffer of each Ray node, by node id.
+        folder: Current folder of the run. Paths in ``config`` are relative to it, so the worker enters it, unless its
+            machine has no such folder.
         trace: Folder to record a trace in, and name of this process there; ``None`` records nothing.
     """
 
@@ -92,9 +94,12 @@ class Worker:
         rank: int,
         world_size: int,
         buffers: dict[str, Any],
+        folder: str,
         trace: tuple[str, str] | None = None,
     ) -> None:
         logging.getLogger().setLevel(logging.INFO)
+        if os.path.isdir(folder):
+            os.chdir(folder)
         # Ray uses uvloop where it is installed. With its policy, an event loop of asyncio's own starts no process.
         asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         self._rank = rank

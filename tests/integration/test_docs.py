@@ -35,7 +35,9 @@ def has_commands(page: Path) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [each for each in PAGES if has_commands(each)], ids=lambda page: page.stem)
-def test_the_commands_of_a_page_run(page: Path, commands: Path, prefect_api: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run(
+    page: Path, commands: Path, prefect_api: str, ray_env: dict[str, str], tmp_path: Path
+) -> None:
     """A page's blocks share a folder, which is a project; files with a title are written to it."""
     project = tmp_path / "project"
     shutil.copytree(ROOT / "deployments", project / "deployments")
@@ -46,8 +48,8 @@ def test_the_commands_of_a_page_run(page: Path, commands: Path, prefect_api: str
         "PREFECT_API_URL": prefect_api,
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "OMP_NUM_THREADS": "1",
+        **ray_env,
     }
-    env.pop("RAY_ADDRESS", None)
     for block in blocks(page):
         if isinstance(block, File):
             path = project / block.path
