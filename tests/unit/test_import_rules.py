@@ -197,3 +197,9 @@ def test_a_planted_cycle_is_found(late):
     graph = imported_modules(sources, packages={"room"})
     assert set(cycle_in(graph)) == {"room.a", "room.b", "room.c"}
     assert cycle_in(imported_modules(sources | {"room.c": "import os"}, packages={"room"})) == []
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """Test folders are no packages, so pytest could not collect both files in one call."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}

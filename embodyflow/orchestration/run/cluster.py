@@ -33,7 +33,7 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     closes or this process dies, even by SIGKILL.
 
     Raises:
-        ConfigError: Nothing answers at ``RAY_ADDRESS``; or there is none, and this machine lacks GPUs that the workers
+        ConfigError: Nothing answers at ``RAY_ADDRESS``; or it is not set, and this machine lacks GPUs that the workers
             need.
     """
     address = os.environ.get("RAY_ADDRESS")
