@@ -1,7 +1,8 @@
 """Language models of several agents as one policy: each agent's contexts go through a model of its own.
 
-A row of agents is one episode, and each of its contexts belongs to the agent that wrote in it (:mod:`embodyflow.types`).
-So the policy of an agent computes the contexts of that agent in all rows, as if nobody else had written.
+A row of agents is one episode, and each of its contexts belongs to the agent that wrote in it
+(:mod:`embodyflow.types`). So the policy of an agent computes the contexts of that agent in all rows, as if nobody else
+had written.
 """
 
 import copy
