@@ -367,7 +367,7 @@ class AgentJobConfig(LanguageConfig):
 
     @model_validator(mode="after")
     def _check_own_weights(self) -> "AgentJobConfig":
-        if not self.rollout.agent.has_own_weights:
+        if not self.has_own_weights:
             return self
         player, engine = self.rollout.agent.single_player, self.rollout.generation.name
         for is_wrong, given, allowed in (
@@ -397,10 +397,15 @@ class AgentJobConfig(LanguageConfig):
         return self.rollout.agent.agents
 
     @property
+    def has_own_weights(self) -> bool:
+        """Whether each of the agents has weights of its own."""
+        return self.rollout.agent.has_own_weights
+
+    @property
     def groups(self) -> dict[str, GroupShape]:
         """Worker groups by name."""
         shapes = super().groups
-        if self.rollout.agent.has_own_weights:
+        if self.has_own_weights:
             shapes["trainer"] = shapes["trainer"]._replace(engine=self.own_weights_engine)
         return shapes
 

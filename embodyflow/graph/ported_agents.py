@@ -15,8 +15,8 @@ from embodyflow.graph.validation import MULTI_AGENT_KEYS, name_of
 from embodyflow.graph.yaml_loader import refs_in
 
 OWN_CRITIC = (
-    "weights of its own; one critic judges all agents, so write agent_options: {share_instance: 0}, or share all weights "
-    "by --share-weights"
+    "weights of its own; one critic judges all agents, so write agent_options: {share_instance: 0}, or share all "
+    "weights by --share-weights"
 )
 REASONS = {
     "agent_group": OWN_CRITIC,
@@ -189,11 +189,16 @@ def _is_own(spec: Mapping[str, Any]) -> bool:
 
 
 def _check_trained(path: str | Path, nodes: list[dict[str, Any]], ring: list[dict[str, Any]]) -> None:
-    """Check that each agent of the ring has an actor with weights of its own that trains."""
+    """Check that each agent of the ring is a group, in this order, whose actor trains weights of its own."""
     trains = [spec for spec in nodes if _role(spec) == "ACTOR" and not spec.get("only_forward_compute")]
     groups = {spec.get("agent_group") or 0 for spec in trains if _is_own(spec) or not spec.get("agent_group")}
-    for spec in ring:
+    for place, spec in enumerate(ring):
         group = spec.get("agent_group") or 0
+        if group != place:
+            raise ConfigError(
+                f"{path}: node {spec['node_id']!r}: agent_group={group}: agents with weights of their own are groups "
+                f"in the order in which they write; allowed is {place}"
+            )
         if group not in groups:
             raise ConfigError(
                 f"{path}: node {spec['node_id']!r}: agent_group={group} has no actor that trains weights of its own, "
@@ -209,7 +214,8 @@ def _train_cycle(path: str | Path, nodes: list[dict[str, Any]]) -> int | None:
     differing = [name for name, cycle in given.items() if cycle != next(iter(given.values()))]
     for name in wrong + differing:
         raise ConfigError(
-            f"{path}: node {name!r}: train_cycle={given[name]!r}: must be a number of iterations from 1, the same for all"
+            f"{path}: node {name!r}: train_cycle={given[name]!r}: must be a number of iterations from 1, the same for "
+            "all agents"
         )
     return next(iter(given.values()), None)
 

@@ -258,7 +258,7 @@ def test_actors_of_their_own_become_own_weights_that_train_in_turn(tmp_path):
     assert "actor_2_train: merged into actor_1_train; one node serves all agents' policies" in result.changes
     assert "actor_1_train: train_cycle: 15 set as rollout.agent.train_cycle" in result.changes
     for cycle in (3, 0, "often"):
-        with pytest.raises(ConfigError, match=f"node 'actor_2_train': train_cycle={cycle!r}: must be a number of itera"):
+        with pytest.raises(ConfigError, match=f"node 'actor_2_train': train_cycle={cycle!r}: must be a number of"):
             port_workflow(agents_of_their_own(tmp_path, actor_2_train=cycle))
 
 
