@@ -87,7 +87,7 @@ class AgentsTrainer(LanguageTrainer):
                 rate=self._rate(iteration),
             )
         digests = {
-            f"policy/weights_digest_{name}": last(_digest(member.model, self._mesh))
+            f"policy/weights_digest/{name}": last(_digest(member.model, self._mesh))
             for name, member in self.policy.members.items()
         }
         return _of_all(list(measured.values())) | _of_each(measured) | digests
@@ -155,7 +155,16 @@ def _of_all(measured: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
 
 
 def _of_each(measured: Mapping[str, Mapping[str, Metric]]) -> dict[str, Metric]:
-    return {f"{name}_{agent}": metric for agent, metrics in measured.items() for name, metric in metrics.items()}
+    """Return the metrics of each agent's training under its name; its passes are only in the sum."""
+    each: dict[str, Metric] = {}
+    for agent, metrics in measured.items():
+        for name, metric in metrics.items():
+            area, _, rest = name.partition("/")
+            if area == "train":
+                each[f"train/{rest}/{agent}"] = metric
+            elif area == "policy":
+                each[f"policy/{rest}/{agent}"] = metric
+    return each
 
 
 def _digest(model: nn.Module, mesh: Mesh) -> int:

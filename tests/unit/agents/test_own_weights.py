@@ -85,10 +85,10 @@ def test_an_agent_trains_as_if_the_others_did_not(config: AgentJobConfig, rows: 
         digests = []
         for iteration in (1, 2, 3):
             metrics = step(trainer, rows.clone(), iteration)
-            digests.append([metrics[f"policy/weights_digest_{name}"].value for name in ("reasoner", "actor")])
+            digests.append([metrics[f"policy/weights_digest/{name}"].value for name in ("reasoner", "actor")])
             if iteration == 1:
                 alone = of_agents(trainer.weights())
-            assert ("train/grad_norm_actor" in metrics) == (iteration == 3)
+            assert ("train/grad_norm/actor" in metrics) == (iteration == 3)
     assert are_equal(start[0], start[1]), "all agents begin alike"
     assert are_equal(both[0], alone[0]) and not are_equal(both[0], start[0])
     assert are_equal(alone[1], start[1]) and not are_equal(both[1], start[1])
