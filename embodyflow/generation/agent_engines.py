@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from embodyflow.data.agent_arrays import arrays_of
 from embodyflow.generation.interface import (
     Arrivals,
     Completion,
@@ -19,6 +18,7 @@ from embodyflow.generation.interface import (
     TokenCounts,
 )
 from embodyflow.generation.streams import in_order
+from embodyflow.policies.agent_arrays import arrays_of
 
 T = TypeVar("T")
 

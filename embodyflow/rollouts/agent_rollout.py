@@ -23,13 +23,13 @@ from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator, Measured
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
-from embodyflow.data.agent_arrays import arrays_of
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.agent_engines import AgentEngines
 from embodyflow.generation.interface import Completion, ConversationEngine, FinishReason, GenerationEngine
+from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics

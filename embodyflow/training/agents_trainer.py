@@ -12,8 +12,8 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.agent import AgentJobConfig
-from embodyflow.data.agent_arrays import named_for
 from embodyflow.data.metrics import Metric, last, merge_metrics
+from embodyflow.policies.agent_arrays import named_for
 from embodyflow.policies.base import Policy
 from embodyflow.policies.causal_lm.agents_causal_lm import AgentPolicies
 from embodyflow.training.checkpoint_reading import load_checkpoint

@@ -11,8 +11,8 @@ from ring_jobs import ring_config
 from trainers import free_address
 
 from embodyflow.config.agent import AgentJobConfig
-from embodyflow.data.agent_arrays import arrays_of
 from embodyflow.data.batches import to_batch
+from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.training.agents_trainer import AgentsTrainer
 from embodyflow.types import Batch
 

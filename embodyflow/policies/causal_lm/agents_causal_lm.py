@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from embodyflow.data.agent_arrays import arrays_of
+from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 
 
