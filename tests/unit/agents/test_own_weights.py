@@ -13,7 +13,9 @@ from episode_clients import KnownModel
 from language_jobs import connected_trainer
 from own_weights import agents_trainer, are_equal, mute, of_agents, own_config, rows_to_train_on, step
 from ring_jobs import agent_config, ring_config
+from safetensors.numpy import load_file
 from tensordict import TensorDict
+from trainers import free_address, spawn_ranks
 from transformers import AutoModelForCausalLM
 
 from embodyflow.agents.call_journal import CallJournal
@@ -21,9 +23,11 @@ from embodyflow.agents.episode import EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig, AgentJobConfig
+from embodyflow.config.branch import BranchConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.agent_engines import AgentEngines
+from embodyflow.orchestration.request.branching import _require_same_structure
 from embodyflow.policies.causal_lm.agents_causal_lm import owners_of, reserved_names
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.self_correct import build_tokenizer
@@ -164,6 +168,59 @@ def test_an_export_has_a_folder_for_each_agent_and_a_warm_start_reaches_all(
         with trainer.policy_weights.warm_starting():
             assert trainer._policy_to_fit is trainer.policy.members["reasoner"].policy
         assert are_equal(*of_agents(trainer.weights()))
+
+
+def test_a_critic_begins_with_the_weights_of_the_first_agent() -> None:
+    with agents_trainer(own_config("algorithm=ppo", "algorithm.advantage=marft", "critic.epochs=1")) as trainer:
+        with torch.no_grad():
+            trainer.policy.members["reasoner"].model.get_input_embeddings().weight.fill_(0.5)
+        trainer._restart_from_policy()
+        assert (trainer.critic.model.get_input_embeddings().weight == 0.5).all()
+
+
+def train_on_two_ranks(rank: int, address: str, folder: Path) -> None:
+    rows = torch.load(folder / "rows.pt", weights_only=False)
+    mine = np.arange(rank, len(rows), 2)
+    with agents_trainer(own_config("trainer.num_ranks=2"), rank, address, 2) as trainer:
+        for iteration in (1, 2):
+            trainer.save(str(folder / f"{iteration}"))
+            trainer.step(
+                rows[torch.from_numpy(mine)].clone(),
+                positions=mine,
+                total_rows=len(rows),
+                seed=iteration,
+                iteration=iteration,
+            )
+        trainer.save_weights_file(str(folder / "weights"))
+        trainer.load(str(folder / "2"))
+        trainer.load_reference(str(folder / "1"))
+        trainer.step(rows[torch.from_numpy(mine)].clone(), positions=mine, total_rows=len(rows), seed=2, iteration=2)
+        trainer.save_weights_file(str(folder / "again"))
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one(config: AgentJobConfig, rows: Batch, tmp_path: Path) -> None:
+    rows = rows.clone()
+    rows["loss_mask"][1::2] &= rows["token_agent"][1::2] == 1  # the second rank has no token of the actor
+    torch.save(rows, tmp_path / "rows.pt")
+    with agents_trainer(config) as trainer:
+        for iteration in (1, 2):
+            step(trainer, rows.clone(), iteration)
+        expected = trainer.weights()
+    spawn_ranks(train_on_two_ranks, free_address(), tmp_path, num_ranks=2)
+    weights = load_file(tmp_path / "weights")
+    assert are_equal(weights, load_file(tmp_path / "again")), "a restored checkpoint goes on with the same bits"
+    assert max(np.abs(weights[name] - each).max() for name, each in expected.items()) < 1e-6
+
+
+def test_a_branch_keeps_the_kind_of_weights(config: AgentJobConfig) -> None:
+    branch = BranchConfig(run="first")
+    shared = ring_config("ring_jobs:Digits").model_copy(update={"branch": branch})
+    with pytest.raises(
+        ConfigError, match=r"^rollout.agent.weights=shared: the run first has own, which a branch keeps"
+    ):
+        _require_same_structure(config, shared)
+    _require_same_structure(config, config.model_copy(update={"branch": branch}))
 
 
 def test_owners_are_those_who_wrote_in_a_context() -> None:
