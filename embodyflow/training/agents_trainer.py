@@ -98,16 +98,10 @@ class AgentsTrainer(LanguageTrainer):
 
 
 class AgentWeights(AllWeights):
-    """Weights of the policies of several agents, all of which are trained; each agent has a reference.
+    """Weights of the policies of several agents, all of which are trained; each agent has a reference."""
 
-    Args:
-        policies: Policies before sharding.
-    """
-
-    def __init__(self, policies: AgentPolicies) -> None:
-        super().__init__(policies)
-        self._policy: AgentPolicies
-        self._reference: AgentPolicies
+    _policy: AgentPolicies
+    _reference: AgentPolicies
 
     @property
     def policies(self) -> list[Policy]:
@@ -126,8 +120,8 @@ class AgentWeights(AllWeights):
     def set_reference(self) -> Mapping[str, Any]:
         """Copy the weights to the references; return the state of the first agent, which a critic may start from."""
         super().set_reference()
-        first: AgentPolicies = self._policy
-        state: Mapping[str, Any] = next(iter(first.members.values())).model.state_dict()
+        first = next(iter(self._policy.members.values()))
+        state: Mapping[str, Any] = first.model.state_dict()
         return state
 
     def load_reference(self, folder: str) -> None:
