@@ -57,7 +57,10 @@ def port(checkout: Path, folder: Path, blob: str) -> Path:
     given, path = folder / f"{blob[:7]}.yaml", folder / f"{blob[:7]}.ported.yaml"
     text = subprocess.run(["git", "-C", checkout, "cat-file", "blob", blob], capture_output=True, check=True).stdout
     given.write_bytes(text)
-    path.write_text(port_workflow(given).text)
+    ported = port_workflow(given)
+    if ported.agents is not None:
+        raise ConfigError(f"{given}: has several agents, whose settings belong to the run")
+    path.write_text(ported.text)
     return path
 
 

@@ -6,7 +6,7 @@ plays its unfinished episodes again, with the turns and answers that the lost wo
 on nothing but its row, its context, the model and the answers of tools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,6 +33,7 @@ class ChatEngine:
         transcript: Tokens of the episode.
         agents: Names of the agents, which ``rollout.agent.agents`` lists; empty for a workflow of one agent.
         memory: Texts and tokens of chats that other episodes with this tokenizer asked for.
+        models: Model of each agent with ``rollout.agent.weights=own``; empty if ``model`` samples all turns.
     """
 
     model: Model
@@ -43,6 +44,11 @@ class ChatEngine:
     transcript: Transcript = field(default_factory=Transcript)
     agents: tuple[str, ...] = ()
     memory: ChatMemory = field(default_factory=ChatMemory)
+    models: Mapping[str, Model] = field(default_factory=dict)
+
+    def model_of(self, agent: str) -> Model:
+        """Return the model that samples the turns of an agent."""
+        return self.models.get(agent, self.model)
 
     def chat(
         self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext, agent: str = ""
@@ -67,7 +73,7 @@ class ChatEngine:
         if agent not in (self.agents or ("",)):
             raise ValueError(f"agent={agent!r}: rollout.agent.agents lists {', '.join(self.agents) or 'none'}")
         format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens, self.memory)
-        return Conversation(self.model, row, format, self.max_tokens, context, self.transcript, agent)
+        return Conversation(self.model_of(agent), row, format, self.max_tokens, context, self.transcript, agent)
 
 
 class RolloutWorkflow(Protocol):

@@ -17,7 +17,7 @@ def port(workflow: Path, out: Path | None, experiment: str | None = None, share_
         workflow: YAML or JSON file of siiRL.
         out: File to write; ``None`` prints the pipeline file.
         experiment: Name of the experiment that gets the settings of several agents.
-        share_weights: Whether agents with weights of their own share those of the first one.
+        share_weights: Whether agents that have weights of their own in siiRL share one policy here.
 
     Raises:
         ConfigError: The file cannot be ported or its graph has problems, one line each. No file is written.

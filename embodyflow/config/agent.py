@@ -9,6 +9,7 @@ from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 from embodyflow.config.pettingzoo_game import PettingZooConfig
 from embodyflow.config.ring import RingConfig
+from embodyflow.config.run import GroupShape
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -204,6 +205,10 @@ class AgentConfig(Config):
         describe_tools: Whether the chat template describes the tools to the model.
         agents: Names of the agents of a workflow with several, whose conversations it opens by name; empty for one
             agent. Those of a ``ring`` are its members, unless they are given.
+        weights: Weights of the ``agents``: ``shared`` by all of them, or ``own`` weights for each, which start alike.
+            Each agent then has its own optimizer, gradient norm and reference, and is trained on its own tokens alone.
+        train_cycle: Iterations that an agent trains before the next one takes its turn, while the others' weights stay
+            as they are; ``null`` trains all agents in each iteration. Only used with ``weights=own``.
         max_turns: Most turns of the model in an episode, or rounds of a ``ring``.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
         feedback: Message to the model after a wrong answer, of the workflow
@@ -227,6 +232,8 @@ class AgentConfig(Config):
     parser: Literal["hermes", "llama3", "schema"] = "hermes"
     describe_tools: bool = True
     agents: tuple[AgentName, ...] = ()
+    weights: Literal["shared", "own"] = "shared"
+    train_cycle: PositiveInt | None = None
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
     feedback: Annotated[str, Field(min_length=1)] = "The answer is wrong. Check it and answer again."
@@ -268,6 +275,33 @@ class AgentConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_weights(self) -> "AgentConfig":
+        if self.has_own_weights and len(self.agents) < 2:
+            raise ValueError("weights=own: needs at least two agents, named by agents or the members of a ring")
+        if self.train_cycle is not None and not self.has_own_weights:
+            raise ValueError(f"train_cycle={self.train_cycle}: allowed is null with weights=shared, which has no turns")
+        return self
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether each agent has weights of its own."""
+        return self.weights == "own"
+
+    @property
+    def single_player(self) -> str | None:
+        """The key whose workflow plays a single agent, if one is set."""
+        return next((key for key in ("program", "verifiers") if getattr(self, key) is not None), None)
+
+    def agents_in_training(self, iteration: int) -> tuple[str, ...]:
+        """Return the agents with weights of their own that train in an iteration, from 1.
+
+        With ``train_cycle`` c and A agents it is number ⌊(iteration − 1) / c⌋ mod A, from 0.
+        """
+        if self.train_cycle is None:
+            return self.agents
+        return (self.agents[(iteration - 1) // self.train_cycle % len(self.agents)],)
+
+    @model_validator(mode="after")
     def _check_gymnasium(self) -> "AgentConfig":
         if self.gymnasium is not None and self.workflow == TOOL_LOOP:
             raise ValueError(
@@ -306,7 +340,11 @@ class AgentRolloutConfig(ResponseRolloutConfig):
 
 
 class AgentJobConfig(LanguageConfig):
-    """The configuration of a run that trains an agent."""
+    """The configuration of a run that trains an agent, or several.
+
+    Attributes:
+        own_weights_engine: Class ``module:Class`` of the trainer's engine with ``rollout.agent.weights=own``.
+    """
 
     kind: ClassVar[str] = "agent"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
@@ -314,6 +352,7 @@ class AgentJobConfig(LanguageConfig):
     interrupted_group_engine: ClassVar[str | None] = (
         "embodyflow.rollouts.streaming.interrupted_groups:InterruptedAgentGroups"
     )
+    own_weights_engine: ClassVar[str] = "embodyflow.training.agents_trainer:AgentsTrainer"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
     pipelines: ClassVar[tuple[str, ...]] = (*LanguageConfig.pipelines, "rae")
@@ -324,6 +363,23 @@ class AgentJobConfig(LanguageConfig):
     def _check_agents(self) -> "AgentJobConfig":
         if self.algorithm.per_agent and not self.rollout.agent.agents:
             raise ValueError("algorithm.per_agent=true: needs rollout.agent.agents, the names of the workflow's agents")
+        return self
+
+    @model_validator(mode="after")
+    def _check_own_weights(self) -> "AgentJobConfig":
+        if not self.has_own_weights:
+            return self
+        player, engine = self.rollout.agent.single_player, self.rollout.generation.name
+        for is_wrong, given, allowed in (
+            (engine != "hf", f"rollout.generation.name={engine}", "hf, which holds a model for each agent"),
+            (player is not None, f"rollout.agent.{player}", "null, since it plays a single agent"),
+            (self.trainer.lora is not None, "trainer.lora", "null; adapters belong to one policy"),
+            (self.trainer.tensor_parallel_size > 1, "trainer.tensor_parallel_size", "1"),
+            (self.algorithm.kl.target is not None, "algorithm.kl.target", "null, a coefficient that all agents share"),
+            (self.rollout.swaps_when_published, "rollout.interrupt.when=published", "at_tokens"),
+        ):
+            if is_wrong:
+                raise ValueError(f"{given}: allowed with rollout.agent.weights=own is {allowed}")
         return self
 
     @model_validator(mode="after")
@@ -339,6 +395,19 @@ class AgentJobConfig(LanguageConfig):
     def agents(self) -> tuple[str, ...]:
         """Names of the agents that write the rows; empty for a single one without a name."""
         return self.rollout.agent.agents
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether each of the agents has weights of its own."""
+        return self.rollout.agent.has_own_weights
+
+    @property
+    def groups(self) -> dict[str, GroupShape]:
+        """Worker groups by name."""
+        shapes = super().groups
+        if self.has_own_weights:
+            shapes["trainer"] = shapes["trainer"]._replace(engine=self.own_weights_engine)
+        return shapes
 
     @property
     def kept_iterations(self) -> int:

@@ -365,6 +365,11 @@ class RunConfig(Config):
         return ()
 
     @property
+    def has_own_weights(self) -> bool:
+        """Whether each of the agents has weights of its own."""
+        return False
+
+    @property
     def precisions(self) -> dict[str, str]:
         """Precisions that log-probs are computed in, by configuration key."""
         return {"trainer.precision": self.trainer.precision}

@@ -84,12 +84,14 @@ class Request:
             exceed.
         drawn: How many tokens at the end of the prompt were drawn with this seed before; the draws go on after them.
             The draw of a token so depends on the seed and the token's index alone. Only the engine ``hf`` accepts any.
+        agent: Agent whose weights generate, with ``rollout.agent.weights=own``; empty for the only weights.
     """
 
     prompt_ids: tuple[int, ...]
     seed: int
     max_tokens: int | None = None
     drawn: int = 0
+    agent: str = ""
 
 
 @dataclass(frozen=True)

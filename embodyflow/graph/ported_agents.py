@@ -1,4 +1,7 @@
-"""Agents of a workflow file of siiRL: one policy and a ring of agents in the place of a model for each."""
+"""Agents of a workflow file of siiRL: a ring of agents, and one node for the nodes that each of them has there.
+
+An actor of a group above 0 has weights of its own, unless ``share_instance`` names a group to share with.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +14,16 @@ from embodyflow.errors import ConfigError
 from embodyflow.graph.validation import MULTI_AGENT_KEYS, name_of
 from embodyflow.graph.yaml_loader import refs_in
 
-OWN_WEIGHTS = "an agent with weights of its own; --share-weights trains one policy for all agents"
+OWN_CRITIC = (
+    "weights of its own; one critic judges all agents, so write agent_options: {share_instance: 0}, or share all "
+    "weights by --share-weights"
+)
 REASONS = {
-    "agent_group": OWN_WEIGHTS,
+    "agent_group": OWN_CRITIC,
     "user_options": "read by a function of your own; give its settings in the node's config",
     "agent_options.train_cycle": "agents that take turns in training; that needs weights of their own",
 }
-"""Settings of agents that a graph of one policy does not have, and why."""
+"""Settings of agents without a counterpart, and why."""
 
 MEMBER_OPTIONS = ("obs_with_env", "process_path", "pre_process_kwargs", "post_process_kwargs", "env_path")
 """Options of a node that plays an agent."""
@@ -36,6 +42,8 @@ class PortedAgents:
         specs: Nodes of the graph, in which one node plays all agents and each model has one node of a kind.
         members: Section ``rollout.agent.ring.members``.
         environment: Reference ``module:Class``, or ``None``.
+        weights: Value of ``rollout.agent.weights``: ``own`` or ``shared``.
+        train_cycle: Value of ``rollout.agent.train_cycle``.
         changes: Differences from the given file, one line each.
         left: Decisions that a person must make, one line each.
     """
@@ -43,6 +51,8 @@ class PortedAgents:
     specs: list[dict[str, Any]] = field(default_factory=list)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     environment: str | None = None
+    weights: str = "shared"
+    train_cycle: int | None = None
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -65,21 +75,33 @@ class PortedAgents:
                 "num_groups": 64,
                 "max_prompt_tokens": 1024,
                 "max_response_tokens": 8192,
-                "agent": {"max_turns": 1, "ring": _escaped(ring)},
+                "agent": {"max_turns": 1, **self._own_weights, "ring": _escaped(ring)},
             },
             "trainer": {"learning_rate": 1.0e-6, "epochs": 1, "num_minibatches": 1},
             "warm_start": None,
             "evaluation": {"num_prompts": 64, "num_samples": 1, "num_shown": 12, "every": None},
         }
+        weights = "share one policy" if self.weights == "shared" else "have weights of their own"
         lines = [
             "# @package _global_",
-            f"# The agents {', '.join(self.members)} of siiRL's {source}, which share one policy.",
+            f"# The agents {', '.join(self.members)} of siiRL's {source}, which {weights}.",
             "defaults:",
             *(f"  - override /{each}" for each in (*_DEFAULTS, reward)),
             "",
         ]
         text = yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=120)
         return "\n".join(lines) + "\n" + text
+
+    @property
+    def merged(self) -> str:
+        """Why one node is enough for the nodes that the agents have."""
+        return "all agents share one policy" if self.weights == "shared" else "one node serves all agents' policies"
+
+    @property
+    def _own_weights(self) -> dict[str, Any]:
+        if self.weights == "shared":
+            return {}
+        return {"weights": self.weights, "train_cycle": self.train_cycle}
 
 
 def port_agents(path: str | Path, specs: list[Any], share_weights: bool) -> PortedAgents | None:
@@ -88,7 +110,7 @@ def port_agents(path: str | Path, specs: list[Any], share_weights: bool) -> Port
     Args:
         path: Path of the file, for messages.
         specs: Its nodes.
-        share_weights: Whether agents with weights of their own share those of the first one.
+        share_weights: Whether agents that have weights of their own in siiRL share one policy here.
 
     Raises:
         ConfigError: A setting has no counterpart; one line each.
@@ -99,6 +121,10 @@ def port_agents(path: str | Path, specs: list[Any], share_weights: bool) -> Port
     nodes = [dict(spec) for spec in specs]
     ring = _ring_of(path, nodes)
     ported = PortedAgents()
+    if not share_weights and any(_is_own(spec) and _role(spec) == "ACTOR" for spec in nodes):
+        ported.weights = "own"
+        _check_trained(path, nodes, ring)
+        ported.train_cycle = _train_cycle(path, nodes)
     for spec in ring:
         _add_member(ported, path, spec, is_last=spec is ring[-1])
     _merge(ported, nodes, ring)
@@ -128,34 +154,75 @@ def _settings_of(spec: Any) -> list[str]:
 def _refuse(path: str | Path, specs: list[Any], share_weights: bool) -> None:
     """Raise the settings that have no counterpart, each with the nodes that have it."""
     found: dict[str, list[str]] = {}
+    has_own = any(_is_own(spec) and _role(spec) == "ACTOR" for spec in specs)
     for index, spec in enumerate(specs):
         for setting in _settings_of(spec):
-            if not _has_counterpart(spec, setting, share_weights):
+            if not _has_counterpart(spec, setting, share_weights, has_own):
                 found.setdefault(setting, []).append(name_of(spec, index))
     if found:
         lines = [
             f"{path}: {setting} of {', '.join(map(repr, names))}: {REASONS.get(setting, 'has no counterpart')}"
             for setting, names in found.items()
         ]
-        raise ConfigError("\n".join([f"{path}: a run trains one policy, which all agents of a workflow share", *lines]))
+        raise ConfigError("\n".join([f"{path}: settings of agents have no counterpart", *lines]))
 
 
-def _has_counterpart(spec: Mapping[str, Any], setting: str, share_weights: bool) -> bool:
-    key = setting.removeprefix("agent_options.")
-    is_played = str(spec.get("node_role")).upper() == "ROLLOUT"
+def _has_counterpart(spec: Mapping[str, Any], setting: str, share_weights: bool, has_own: bool) -> bool:
+    key, is_played = setting.removeprefix("agent_options."), _role(spec) == "ROLLOUT"
+    if setting == "agent_group":
+        has_policy = has_own and _role(spec) in ("ACTOR", "REFERENCE")
+        return isinstance(spec[setting], int) and (not _is_own(spec) or has_policy or share_weights)
+    if key == "train_cycle":
+        return share_weights or (has_own and _role(spec) == "ACTOR")
+    return setting.startswith("agent_options.") and key in (MEMBER_OPTIONS if is_played else SHARING_OPTIONS)
+
+
+def _role(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("node_role")).upper()
+
+
+def _is_own(spec: Mapping[str, Any]) -> bool:
+    """Return True if a node's model belongs to a group above 0 and shares no other group's."""
     options = spec.get("agent_options")
     shares = isinstance(options, Mapping) and isinstance(options.get("share_instance"), int)
-    if setting == "agent_group":
-        has_model = str(spec.get("node_type")).upper() == "MODEL_TRAIN"
-        return isinstance(spec[setting], int) and (is_played or not has_model or shares or share_weights)
-    if key == "train_cycle":
-        return share_weights
-    return setting.startswith("agent_options.") and key in (MEMBER_OPTIONS if is_played else SHARING_OPTIONS)
+    return str(spec.get("node_type")).upper() == "MODEL_TRAIN" and bool(spec.get("agent_group")) and not shares
+
+
+def _check_trained(path: str | Path, nodes: list[dict[str, Any]], ring: list[dict[str, Any]]) -> None:
+    """Check that each agent of the ring is a group, in this order, whose actor trains weights of its own."""
+    trains = [spec for spec in nodes if _role(spec) == "ACTOR" and not spec.get("only_forward_compute")]
+    groups = {spec.get("agent_group") or 0 for spec in trains if _is_own(spec) or not spec.get("agent_group")}
+    for place, spec in enumerate(ring):
+        group = spec.get("agent_group") or 0
+        if group != place:
+            raise ConfigError(
+                f"{path}: node {spec['node_id']!r}: agent_group={group}: agents with weights of their own are groups "
+                f"in the order in which they write; allowed is {place}"
+            )
+        if group not in groups:
+            raise ConfigError(
+                f"{path}: node {spec['node_id']!r}: agent_group={group} has no actor that trains weights of its own, "
+                "while another agent has one; allowed are own weights of all agents, or of none by --share-weights"
+            )
+
+
+def _train_cycle(path: str | Path, nodes: list[dict[str, Any]]) -> int | None:
+    """Return the iterations of an agent's turn in training; ``None`` if all train in each."""
+    cycles = {spec["node_id"]: (spec.get("agent_options") or {}).get("train_cycle") for spec in nodes}
+    given = {name: cycle for name, cycle in cycles.items() if cycle is not None}
+    wrong = [name for name, cycle in given.items() if type(cycle) is not int or cycle < 1]
+    differing = [name for name, cycle in given.items() if cycle != next(iter(given.values()))]
+    for name in wrong + differing:
+        raise ConfigError(
+            f"{path}: node {name!r}: train_cycle={given[name]!r}: must be a number of iterations from 1, the same for "
+            "all agents"
+        )
+    return next(iter(given.values()), None)
 
 
 def _ring_of(path: str | Path, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the nodes that play agents, in the order in which they write."""
-    played = {spec["node_id"]: spec for spec in nodes if str(spec.get("node_role")).upper() == "ROLLOUT"}
+    played = {spec["node_id"]: spec for spec in nodes if _role(spec) == "ROLLOUT"}
     ring: list[dict[str, Any]] = []
     for spec in nodes:
         if spec["node_id"] not in played:
@@ -214,7 +281,7 @@ def _merge(ported: PortedAgents, nodes: list[dict[str, Any]], ring: list[dict[st
         kept = first.setdefault(kind, spec)
         kept_for[spec["node_id"]] = kept["node_id"]
         if kept is not spec:
-            ported.changes.append(f"{spec['node_id']}: merged into {kept['node_id']}; all agents share one policy")
+            ported.changes.append(f"{spec['node_id']}: merged into {kept['node_id']}; {ported.merged}")
             if spec.get("config") and spec["config"] != kept.get("config"):
                 ported.left.append(f"{spec['node_id']}: config differs from that of {kept['node_id']}, which is kept")
     for spec in first.values():
@@ -226,7 +293,7 @@ def _merge(ported: PortedAgents, nodes: list[dict[str, Any]], ring: list[dict[st
 
 
 def _kind_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    role = str(spec.get("node_role")).upper()
+    role = _role(spec)
     if role in ("NONE", "DEFAULT"):
         return ("node", spec["node_id"])  # a function of the user's own may do something else for each agent
     return role, str(spec.get("only_forward_compute", False)), str(spec.get("executable_ref"))
@@ -236,7 +303,10 @@ def _drop_settings(ported: PortedAgents, spec: dict[str, Any]) -> None:
     options = spec.get("agent_options") or {}
     if "train_cycle" in options:
         cycle = options["train_cycle"]
-        ported.changes.append(f"{spec['node_id']}: train_cycle: {cycle} left out; one policy has no turns to take")
+        fate = "left out; one policy has no turns to take"
+        if ported.weights == "own":
+            fate = "set as rollout.agent.train_cycle"
+        ported.changes.append(f"{spec['node_id']}: train_cycle: {cycle} {fate}")
     for key in MULTI_AGENT_KEYS:
         spec.pop(key, None)
 

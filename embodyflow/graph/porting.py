@@ -70,7 +70,7 @@ def port_workflow(path: str | Path, share_weights: bool = False) -> Ported:
 
     Args:
         path: YAML or JSON file with ``dag_id`` and ``nodes``.
-        share_weights: Whether agents with weights of their own share those of the first one.
+        share_weights: Whether agents that have weights of their own in siiRL share one policy here.
 
     Raises:
         ConfigError: The file cannot be read, or a setting of its agents has no counterpart.

@@ -167,7 +167,7 @@ def _explain(detail: Mapping[str, Any]) -> str:
     if detail["type"] == "missing":
         return f"{key}: is missing{NOT_INFERRED.get(key, '')}"
     if key in MULTI_AGENT_KEYS:
-        return f"{key}: belongs to siiRL's multi-agent graphs, which embodyflow does not run yet"
+        return f"{key}: belongs to siiRL's multi-agent graphs, which embodyflow port turns into a workflow"
     if detail["type"] == "extra_forbidden":
         return f"{key}: unknown key; allowed are {', '.join(Node.model_fields)}"
     reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "should")

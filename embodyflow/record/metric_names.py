@@ -66,11 +66,16 @@ METRICS = {
     "`rollout.interrupt`.",
     "policy/staleness_max": "The same for the stalest token.",
     "policy/staleness_spread": "Mean over rows of the difference between the newest and the oldest version in a row.",
+    "policy/<name>/<agent>": "The same for one of `rollout.agent.agents`, with `rollout.agent.weights=own`.",
+    "policy/weights_digest/<agent>": "Number that changes whenever the agent's weights change, with "
+    "`rollout.agent.weights=own`; comparable within a run.",
     "policy/loss": "Loss of the policy in off-policy training, mean over updates.",
     "policy/temperature": "Coefficient of the entropy in off-policy training (SAC), mean over updates.",
     "replay/num_transitions": "Transitions that off-policy training draws from.",
     "train/optimizer_steps": "Number of optimizer steps of the policy.",
     "train/grad_norm": "Mean norm of the policy's gradient before clipping.",
+    "train/<name>/<agent>": "The same for one of `rollout.agent.agents`, with `rollout.agent.weights=own`. Without the "
+    "agent's name, steps are the sum and norms the mean over the agents that train.",
     "train/learning_rate": "Learning rate of the policy.",
     "critic/value": "Mean value that the critic predicts.",
     "critic/explained_variance": "Share of the returns' variance that the critic explains.",

@@ -204,10 +204,11 @@ def _base_card(base: str) -> ModelCard | None:
 
 def _loading(config: RunConfig) -> str:
     code = LOADING.get(config.policy.name, ("", ""))[1]
-    blocks = [f'```python\nfolder = "…"  # this folder\n{code}\n```'] if code else []
+    place = f"this folder's {' or '.join(config.agents)}" if config.has_own_weights else "this folder"
+    blocks = [f'```python\nfolder = "…"  # {place}\n{code}\n```'] if code else []
     command = None
     if hasattr(config.policy, "path"):
-        command = f"embodyflow run --experiment {config.experiment} policy.path=<this folder> policy.scratch=null"
+        command = f"embodyflow run --experiment {config.experiment} policy.path=<{place}> policy.scratch=null"
     elif isinstance(config, EmbodiedConfig):
         command = f"python -m flows.evaluate policy=<this folder> experiment={config.experiment}"
     if command is not None:

@@ -10,8 +10,9 @@ from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
 from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agent import AgentConfig, AgentJobConfig
 from embodyflow.errors import ConfigError
+from embodyflow.policies.causal_lm.agents_causal_lm import reserved_names
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
 from embodyflow.prompts.prompt_config import SeedsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
@@ -36,12 +37,22 @@ def check_agent(config: AgentJobConfig) -> None:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     check_language(config)
+    _check_names(config.rollout.agent)
     workflow = build_workflow(config.rollout.agent)
     try:
         _check_workflow(config, workflow)
     finally:
         if isinstance(workflow, Closable):
             workflow.close()
+
+
+def _check_names(agent: AgentConfig) -> None:
+    """Check that agents with weights of their own can have them under their names."""
+    if agent.has_own_weights and (reserved := reserved_names(agent.agents)):
+        raise ConfigError(
+            f"rollout.agent.agents: {reserved[0]} is reserved in the models of rollout.agent.weights=own; allowed is "
+            "another name"
+        )
 
 
 def _check_workflow(config: AgentJobConfig, workflow: RolloutWorkflow) -> None:

@@ -1,11 +1,12 @@
 """Rollouts of agents: conversations with tools, as rows of a language model."""
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,7 +27,9 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
-from embodyflow.generation.interface import Completion, FinishReason
+from embodyflow.generation.agent_engines import AgentEngines
+from embodyflow.generation.interface import Completion, ConversationEngine, FinishReason, GenerationEngine
+from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
@@ -116,6 +119,22 @@ class AgentRollout(LanguageRollout):
         if isinstance(self._workflow, Closable):
             self._workflow.close()
 
+    def _build_engine(self) -> GenerationEngine:
+        """Build the engine, or one for each agent with weights of its own."""
+        build = super()._build_engine
+        if not self._agent.has_own_weights:
+            return build()
+        return AgentEngines({name: cast(ConversationEngine, build()) for name in self._agent.agents})
+
+    def _load(self, engine: GenerationEngine, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Load weights, and check them with the probe; with weights of their own, those of each agent."""
+        if not isinstance(engine, AgentEngines):
+            super()._load(engine, weights, version)
+            return
+        for name, each in engine.engines.items():
+            super()._load(each, arrays_of(name, weights), version)
+        engine.version = version
+
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
         services = Services(ToolRunner(), CallJournal(None))
         return await asyncio.gather(*(self._demonstration(number, services) for number in numbers))
@@ -175,9 +194,10 @@ class AgentRollout(LanguageRollout):
         draw = 0
         while True:
             context = self._context(prompt, question.uid, _seed(draws, question, draw), split, draw, services)
-            model = RecordedModel(_Sampled(conductor, number, context))
+            sampled = _Sampled(conductor, number, context)
+            model = RecordedModel(sampled)
             try:
-                episode = await self._run(model, prompt, context)
+                episode = await self._run(model, prompt, context, self._models_of_agents(sampled, model))
                 if episode is None:
                     episode = self._rejected(model, question.uid, draw, is_greedy=draws is None)
                 if episode is not None:
@@ -191,6 +211,12 @@ class AgentRollout(LanguageRollout):
             except Exception as error:
                 raise EpisodeError(question.uid, f"{type(error).__name__}: {error}") from error
             draw += 1
+
+    def _models_of_agents(self, sampled: "_Sampled", recorded: RecordedModel) -> dict[str, Model]:
+        """Return the model of each agent with weights of its own; all of them number and keep the episode's turns."""
+        if not self._agent.has_own_weights:
+            return {}
+        return {name: RecordedModel(replace(sampled, agent=name), recorded.calls) for name in self._agent.agents}
 
     def _rejected(self, model: RecordedModel, uid: int, draw: int, is_greedy: bool) -> Episode | None:
         """Count an episode that the workflow rejected; return one that counts as failed, or ``None`` to draw it again.
@@ -206,7 +232,9 @@ class AgentRollout(LanguageRollout):
         log.warning("episode %d is drawn again: the workflow rejected it", uid)
         return None
 
-    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode | None:
+    async def _run(
+        self, model: Model, prompt: Prompt, context: EpisodeContext, models: Mapping[str, Model] | None = None
+    ) -> Episode | None:
         rollout = self.config.rollout
         engine = ChatEngine(
             model,
@@ -216,6 +244,7 @@ class AgentRollout(LanguageRollout):
             rollout.temperature,
             agents=self._agent.agents,
             memory=self._memory,
+            models=models or {},
         )
         episode = await self._workflow.run(engine, prompt, context)
         if not isinstance(episode, Episode | None):
@@ -258,22 +287,22 @@ class AgentRollout(LanguageRollout):
 
 @dataclass
 class _Sampled:
-    """The policy of an episode, sampled together with other episodes' turns."""
+    """The policy of an episode, or of an agent in it, sampled together with other episodes' turns."""
 
     conductor: Conductor[Played]
     number: int
     context: EpisodeContext
-    num_turns: int = 0
+    agent: str = ""
+    turns: Iterator[int] = field(default_factory=itertools.count)
 
     async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
         """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
-        context, turn = self.context, self.num_turns
-        self.num_turns += 1
+        context, turn = self.context, next(self.turns)
         request = (self.number, prompt_ids, max_tokens, derive_seed(context.seed, "turn", turn))
         recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
         if recorded is not None:
-            return await self.conductor.replay(*request, recorded)
-        sampled = await self.conductor.generate(*request)
+            return await self.conductor.replay(*request, recorded, self.agent)
+        sampled = await self.conductor.generate(*request, self.agent)
         context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
         return sampled
 

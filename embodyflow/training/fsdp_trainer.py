@@ -55,7 +55,7 @@ class FSDPTrainer:
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
         self.policy = self._build_policy()
-        self.policy_weights = build_policy_weights(self.policy, config)
+        self.policy_weights = self._build_policy_weights()
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
@@ -84,14 +84,17 @@ class FSDPTrainer:
     def _build_learners(self) -> None:
         config = self.config
         self._objective = PolicyObjective(self.policy, config)
-        self._learners["policy"] = Learner(
-            self.policy.model, self._objective, "train", config.trainer, config.trainer, self._mesh
-        )
+        self._learners |= self._policy_learners()
         if self.critic is not None:
             value_objective = ValueObjective(self.critic, config)
             self._learners["critic"] = Learner(
                 self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
             )
+
+    def _policy_learners(self) -> dict[str, Learner]:
+        """Return the learners of the policy by name."""
+        trainer = self.config.trainer
+        return {"policy": Learner(self.policy.model, self._objective, "train", trainer, trainer, self._mesh)}
 
     def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""
@@ -184,10 +187,11 @@ class FSDPTrainer:
         """
         config = self.config.warm_start
         assert config is not None
-        samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
+        policy = self._policy_to_fit
+        samples: Samples = resolve(config.samples)(policy, demos, self.config)
         with self.policy_weights.warm_starting():
             part, num_parts = self._mesh.part, self._mesh.num_parts
-            self._imitation = Imitation(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+            self._imitation = Imitation(policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
         metrics = self.fit_further(config.steps)
         if config.until is None:
             self._imitation = None
@@ -250,7 +254,7 @@ class FSDPTrainer:
         """
         state = self._state_dict()
         if whole:
-            state["policy"]["model"] = get_model_state_dict(self.policy.model)
+            self._add_frozen_weights(state)
         save_checkpoint(state, checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
@@ -287,8 +291,7 @@ class FSDPTrainer:
         """Take the policy's optimizer steps of an iteration, then update KL coefficient, reference and baselines."""
         kl = self.config.algorithm.kl
         rate, kl_coef = self._rate(iteration), self.kl_coef
-        learner = self._learners["policy"]
-        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, joint=joint)
+        metrics = self._take_steps(batch, positions, total_rows, seed, iteration, joint)
         self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
         if kl.final_coef is not None:
             self._objective.kl_coef = annealed_kl_coef(iteration + 1, self._schedule_iterations, kl)
@@ -300,6 +303,19 @@ class FSDPTrainer:
             self._baselines.advance(batch, positions, total_rows, self.all_reduce)
             metrics |= {f"advantage/baseline_{name}": last(b) for name, b in self._baselines.by_name().items()}
         return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+
+    def _take_steps(
+        self,
+        batch: TensorDict,
+        positions: np.ndarray,
+        total_rows: int,
+        seed: int,
+        iteration: int,
+        joint: Sequence[Learner],
+    ) -> dict[str, Metric]:
+        """Take the optimizer steps of an iteration with the policy's learners."""
+        learner, rate = self._learners["policy"], self._rate(iteration)
+        return learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, joint=joint)
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
         return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)
@@ -315,6 +331,14 @@ class FSDPTrainer:
 
     def _build_policy(self) -> Policy:
         return build_policy(self.config.policy, self.config.cluster.device)
+
+    def _build_policy_weights(self) -> PolicyWeights:
+        return build_policy_weights(self.policy, self.config)
+
+    @property
+    def _policy_to_fit(self) -> Policy:
+        """The policy that a warm start fits to demonstrations."""
+        return self.policy
 
     def _shard(self, each: Policy | Critic) -> None:
         """Shard a model over the ranks."""
@@ -342,6 +366,10 @@ class FSDPTrainer:
         if self.config.algorithm.kl.refresh_every is not None:  # otherwise it is in the checkpoint of iteration 0
             state["reference"] = self.policy_weights.reference_state()
         return state
+
+    def _add_frozen_weights(self, state: dict[str, Any]) -> None:
+        """Add the policy's frozen weights to a checkpoint that has the trained ones."""
+        state["policy"]["model"] = get_model_state_dict(self.policy.model)
 
     def _restart_from_policy(self) -> None:
         """Make the current policy the reference and the critic's initial weights, and reset the optimizers."""

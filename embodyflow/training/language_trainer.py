@@ -19,6 +19,10 @@ class LanguageTrainer(FSDPTrainer):
     """One rank of the trainer group of a language job; see :class:`~embodyflow.training.fsdp_trainer.FSDPTrainer`."""
 
     def _build_policy(self) -> Policy:
+        return self._build_model()
+
+    def _build_model(self) -> CausalLMPolicy:
+        """Return a policy with one model; with adapters it has its weights, otherwise it may get them later."""
         config = self.config
         policy_class: type[CausalLMPolicy] = resolve(find_policy(config.policy.name).policy)
         assert isinstance(config.policy, CausalLMConfig)
@@ -39,7 +43,10 @@ class LanguageTrainer(FSDPTrainer):
     def probe(self) -> dict[str, np.ndarray]:
         """Return log-probs of the probe's responses at temperature 1, float32 ``[tokens]``; every rank must call it."""
         assert isinstance(self.policy, CausalLMPolicy)
-        prompts, responses = zip(*probe_sequences(self.config.seed, len(self.policy.tokenizer)), strict=True)
+        return self._probe_of(self.policy)
+
+    def _probe_of(self, policy: CausalLMPolicy) -> dict[str, np.ndarray]:
+        prompts, responses = zip(*probe_sequences(self.config.seed, len(policy.tokenizer)), strict=True)
         (in_prompt, prompt_tokens), (mask, tokens) = pad_lists(prompts, np.int64), pad_lists(responses, np.int64)
         rows = to_batch(
             {
@@ -50,4 +57,4 @@ class LanguageTrainer(FSDPTrainer):
                 "loss_mask": mask[..., None],
             }
         )
-        return {f"{PREFIX}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()[mask]}
+        return {f"{PREFIX}log_probs": self._log_probs(policy, rows, temperature=1.0)[..., 0].numpy()[mask]}

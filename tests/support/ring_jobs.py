@@ -36,9 +36,11 @@ def ring_words(environment: str = "examples.ring.sum_check:SumCheck", **ring: An
     return (*WORDS, f"reward={reward}", f"rollout.agent.ring={{{written}}}")
 
 
-def ring_config(environment: str = "examples.ring.sum_check:SumCheck", **ring: Any) -> AgentJobConfig:
-    """Compose the tiny run of a ring; arguments are those of :func:`ring_words`."""
-    return agent_config(*ring_words(environment, **ring))
+def ring_config(
+    environment: str = "examples.ring.sum_check:SumCheck", overrides: tuple[str, ...] = (), **ring: Any
+) -> AgentJobConfig:
+    """Compose the tiny run of a ring with overrides; other arguments are those of :func:`ring_words`."""
+    return agent_config(*ring_words(environment, **ring), *overrides)
 
 
 __all__ = ["BUILT", "FAULTS", "agent_words", "ring_config", "ring_words"]

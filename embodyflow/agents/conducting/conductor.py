@@ -49,7 +49,9 @@ class Conductor(ABC, Generic[T]):
         self._tasks: list[asyncio.Task[T]] = []
         self.counts = TokenCounts()
 
-    async def generate(self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int) -> Completion:
+    async def generate(
+        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, agent: str = ""
+    ) -> Completion:
         """Sample a completion together with other episodes.
 
         Args:
@@ -57,14 +59,15 @@ class Conductor(ABC, Generic[T]):
             prompt_ids: Tokens that the model continues.
             max_tokens: Most tokens to sample.
             seed: Seed of the draws.
+            agent: Agent whose weights generate; empty for the only ones.
 
         Raises:
             RuntimeError: The episode waits for another completion already.
         """
-        return await self._complete(episode, Request(prompt_ids, seed, max_tokens), None)
+        return await self._complete(episode, Request(prompt_ids, seed, max_tokens, agent=agent), None)
 
     async def replay(
-        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, recorded: Completion
+        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, recorded: Completion, agent: str = ""
     ) -> Completion:
         """Return a completion that an earlier attempt recorded, after as many steps as it took to sample.
 
@@ -76,11 +79,12 @@ class Conductor(ABC, Generic[T]):
             max_tokens: Most tokens to sample.
             seed: Seed of the draws.
             recorded: The completion.
+            agent: Agent whose weights generated it; empty for the only ones.
 
         Raises:
             RuntimeError: The episode waits for another completion already.
         """
-        sampled = await self._complete(episode, Request(prompt_ids, seed, max_tokens), recorded)
+        sampled = await self._complete(episode, Request(prompt_ids, seed, max_tokens, agent=agent), recorded)
         if sampled != recorded:
             log.warning("a turn of episode %d is not sampled as before; the recorded one counts", episode)
         return recorded

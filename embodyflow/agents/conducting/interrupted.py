@@ -43,7 +43,7 @@ class Interrupted(OpenEnded[T]):
         return self.play([partial(follow, workflow) for workflow in workflows], timeout)
 
     async def replay(
-        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, recorded: Completion
+        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, recorded: Completion, agent: str = ""
     ) -> Completion:
         """Return a completion that an earlier attempt recorded; nothing is sampled again."""
         return recorded

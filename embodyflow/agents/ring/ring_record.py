@@ -59,7 +59,8 @@ class RingRecord:
         room = engine.max_tokens - self._num_tokens - given
         if room < 1:
             return None
-        completion = await engine.model.generate(opening, room if limit is None else min(room, limit))
+        model = engine.model_of(agent)
+        completion = await model.generate(opening, room if limit is None else min(room, limit))
         self._num_tokens += given + len(completion.token_ids)
         self._context.counts.turns += 1
         self.turns.append(RingTurn(agent, round, opening, completion))

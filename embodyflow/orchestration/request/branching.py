@@ -163,6 +163,9 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
         yield f"policy.{key}", value
     kl, off_policy = config.algorithm.kl, getattr(config, "off_policy", None)
     yield "trainer.lora", config.trainer.lora
+    yield "rollout.agent.weights", "own" if config.has_own_weights else "shared"
+    if config.has_own_weights:
+        yield "rollout.agent.agents", list(config.agents)
     yield "algorithm.advantage", config.algorithm.advantage if config.algorithm.needs_critic else "without a critic"
     yield "algorithm.keeps_baselines", config.algorithm.keeps_baselines
     yield "algorithm.kl.changes_coef", kl.changes_coef

@@ -182,12 +182,11 @@ def test_settings_of_a_model_are_named_with_their_key_of_the_run(tmp_path):
     assert any(line.startswith("play: config.rollout.n=16: left out") and "rollout.group_size" in line for line in left)
 
 
-def test_agents_with_weights_of_their_own_are_refused_by_name(tmp_path, capsys):
+def test_an_agent_without_an_actor_of_its_own_is_refused_by_name(tmp_path, capsys):
     path = save(tmp_path, workflow(*START, UPDATE[2] + " agent_group: 1"))
     assert main(["port", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "a run trains one policy, which all agents of a workflow share" in said
-    assert "agent_group of 'learn': an agent with weights of its own; --share-weights trains one policy" in said
+    assert "node 'play': agent_group=0 has no actor that trains weights of its own" in said
     with pytest.raises(GraphError, match="node 'learn': agent_group: belongs to siiRL's multi-agent graphs"):
         load_yaml(path)
 
@@ -196,8 +195,9 @@ def test_every_setting_of_an_agent_without_a_counterpart_is_named(tmp_path):
     nodes = [
         {"node_id": "reasoner", "node_role": "ROLLOUT", "agent_options": {"obs_with_env": True, "spread": 2}},
         {"node_id": "actor", "node_role": "ROLLOUT", "agent_group": 1, "agent_options": {"share_instance": 0}},
-        {"node_id": "value", "node_type": "MODEL_TRAIN", "agent_group": 1, "agent_options": {"share_instance": 0}},
-        {"node_id": "train", "node_type": "MODEL_TRAIN", "agent_group": 1, "agent_options": {"train_cycle": 15}},
+        {"node_id": "judge", "node_type": "MODEL_TRAIN", "node_role": "CRITIC", "agent_group": 1},
+        {"node_id": "value", "node_type": "MODEL_TRAIN", "node_role": "CRITIC", "agent_options": {"train_cycle": 15}},
+        {"node_id": "train", "node_type": "MODEL_TRAIN", "node_role": "ACTOR", "agent_group": 1},
         {"node_id": "own", "node_type": "COMPUTE", "user_options": {"a": 1}},
     ]
     path = save(tmp_path, yaml.safe_dump({"dag_id": "marft", "nodes": nodes}))
@@ -207,24 +207,25 @@ def test_every_setting_of_an_agent_without_a_counterpart_is_named(tmp_path):
     assert [line.partition(": ")[0] for line in lines[1:]] == [
         "agent_options.spread of 'reasoner'",
         "agent_options.share_instance of 'actor'",
-        "agent_group of 'train'",
-        "agent_options.train_cycle of 'train'",
+        "agent_group of 'judge'",
+        "agent_options.train_cycle of 'value'",
         "user_options of 'own'",
     ]
-    assert lines[1].endswith("has no counterpart") and lines[4].endswith("that needs weights of their own")
+    assert lines[1].endswith("has no counterpart") and "one critic judges all agents" in lines[3]
+    assert lines[4].endswith("that needs weights of their own")
 
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "ring" / "workflow.yaml"
 
 
-def agents_of_their_own(folder: Path) -> Path:
+def agents_of_their_own(folder: Path, **cycles: object) -> Path:
     """Return the example with actors that siiRL gives weights of their own, which take turns in training."""
     content = yaml.safe_load(EXAMPLE.read_text())
     for node in content["nodes"]:
         if node["node_id"].startswith("actor_2"):
             del node["agent_options"]
         if node["node_id"].endswith("_train") and node["node_role"] == "ACTOR":
-            node["agent_options"] = {"train_cycle": 15}
+            node["agent_options"] = {"train_cycle": cycles.get(node["node_id"], 15)}
     return save(folder, yaml.safe_dump(content, sort_keys=False))
 
 
@@ -247,10 +248,22 @@ def test_a_ring_of_agents_becomes_one_policy_and_a_workflow(tmp_path):
     }
 
 
+def test_actors_of_their_own_become_own_weights_that_train_in_turn(tmp_path):
+    result = port_workflow(agents_of_their_own(tmp_path))
+    load_yaml(save(tmp_path, result.text))
+    assert result.text == port_workflow(EXAMPLE).text, "the same nodes, whose engines hold a policy for each agent"
+    assert result.agents is not None and (result.agents.weights, result.agents.train_cycle) == ("own", 15)
+    agent = yaml.safe_load(result.agents.experiment("ring", "ring.yaml", "marft.yaml"))["rollout"]["agent"]
+    assert (agent["weights"], agent["train_cycle"]) == ("own", 15)
+    assert "actor_2_train: merged into actor_1_train; one node serves all agents' policies" in result.changes
+    assert "actor_1_train: train_cycle: 15 set as rollout.agent.train_cycle" in result.changes
+    for cycle in (3, 0, "often"):
+        with pytest.raises(ConfigError, match=f"node 'actor_2_train': train_cycle={cycle!r}: must be a number of"):
+            port_workflow(agents_of_their_own(tmp_path, actor_2_train=cycle))
+
+
 def test_agents_with_weights_of_their_own_share_them_if_asked(tmp_path):
     path = agents_of_their_own(tmp_path)
-    with pytest.raises(ConfigError, match="agent_group of 'actor_2_old_log_prob', 'actor_2_train': an agent with weig"):
-        port_workflow(path)
     shared = port_workflow(path, share_weights=True)
     assert shared.text == port_workflow(EXAMPLE).text
     assert "actor_1_train: train_cycle: 15 left out; one policy has no turns to take" in shared.changes
@@ -402,11 +415,15 @@ def test_the_files_of_siirls_history(tmp_path):
     for blob, name in files.items():
         path = save(tmp_path, git("cat-file", "blob", blob))
         if "marft" in name:
-            with pytest.raises(ConfigError, match="a run trains one policy"):
-                port_workflow(path)
             if "env_path" in path.read_text() and "REFERENCE" in path.read_text():  # not the older ones
-                (tmp_path / "ring.yaml").write_text(port_workflow(path, share_weights=True).text)
-                load_yaml(tmp_path / "ring.yaml")
+                for shares in (False, True):
+                    result = port_workflow(path, share_weights=shares)
+                    assert result.agents is not None and result.agents.weights == ("shared" if shares else "own")
+                    (tmp_path / "ring.yaml").write_text(result.text)
+                    load_yaml(tmp_path / "ring.yaml")
+            else:
+                with pytest.raises(ConfigError, match="settings of agents have no counterpart"):
+                    port_workflow(path)
         else:
             graph = load_yaml(ported(tmp_path, path.read_text()))
             assert {runs_on(graph, node_id) for node_id in graph.nodes} == {"rollout", "trainer"}, name

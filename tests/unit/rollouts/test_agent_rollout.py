@@ -47,8 +47,8 @@ def test_the_trained_tokens_are_the_sampled_ones_and_no_others(interviews, train
     """Eight turns an episode: each continues the tokens before it, and the trainer computes the sampler's log-probs."""
     turns, generate = [], Conductor.generate
 
-    async def recorded(self, episode, prompt_ids, max_tokens, seed):
-        completion = await generate(self, episode, prompt_ids, max_tokens, seed)
+    async def recorded(self, episode, prompt_ids, max_tokens, seed, agent):
+        completion = await generate(self, episode, prompt_ids, max_tokens, seed, agent)
         turns.append((prompt_ids, completion))
         return completion
 
