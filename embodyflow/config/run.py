@@ -70,6 +70,11 @@ class RolloutConfig(Config):
         return self
 
     @property
+    def most_groups_in_flight(self) -> int:
+        """Most groups that a worker plays at a time in streaming, whatever limits them."""
+        return self.groups_in_flight
+
+    @property
     def swaps_weights(self) -> bool:
         """Whether a row that is being sampled goes on with newer weights at token indices."""
         return False
@@ -315,7 +320,9 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":
         if self.streams and self.group_engine is None:
-            raise ValueError(f"rollout.mode=streaming: allowed with job=language and job=agent, not job={self.kind}")
+            raise ValueError(
+                f"rollout.mode=streaming: allowed with job=embodied, job=language and job=agent, not job={self.kind}"
+            )
         if self.streams and self.rollout.swaps_weights:
             raise ValueError("rollout.interrupt.every: allowed is null with rollout.mode=streaming")
         return self

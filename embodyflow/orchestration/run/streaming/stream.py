@@ -55,7 +55,7 @@ class Stream:
         await self._session.abandon_groups()
         self._groups.drop_after(last)
         rollout = self._config.rollout
-        self._room = Room(rollout.num_workers, rollout.groups_in_flight, rollout.max_staleness + 1)
+        self._room = Room(rollout.num_workers, rollout.most_groups_in_flight, rollout.max_staleness + 1)
         self._selections: dict[int, Selection] = {}
         self._wanted: list[Ticket] = []  # groups to play before further ones
         self._errors: list[BaseException] = []
