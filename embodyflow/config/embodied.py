@@ -18,10 +18,23 @@ from embodyflow.policies.policy_registry import check_training
 from embodyflow.references import source_files
 
 
+class EpisodeInterruptConfig(Config):
+    """When an episode goes on with newer weights; needs ``rollout.max_staleness``.
+
+    Attributes:
+        when: ``published`` lets a version decide from the next decision on as soon as there is one; this needs
+            ``rollout.mode=streaming`` and ``rollout.order=first_ready``, whose record names the decisions. ``null``
+            plays an episode with one version.
+    """
+
+    when: Literal["published"] | None = None
+
+
 class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     """How rollout workers collect episodes. Episodes of a group share their initial state.
 
     Attributes:
+        interrupt: When an episode goes on with newer weights.
         chunk_correlation: Correlation of the sampling noise between the actions of a chunk: 0 samples each token
             independently, 1 gives all actions the same noise. See
             :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
@@ -31,6 +44,7 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
             one for all, and longer than a chunk of steps. In streaming each group takes its own turns.
     """
 
+    interrupt: EpisodeInterruptConfig = EpisodeInterruptConfig()
     chunk_correlation: Fraction = 0.0
     pipelined: bool = True
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
@@ -53,6 +67,17 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
         if not self.pipelined:
             raise ValueError("pipelined=false: only used with mode=iterations")
         return self
+
+    @model_validator(mode="after")
+    def _check_interrupt(self) -> "EpisodeRolloutConfig":
+        if self.swaps_when_published:
+            self.check_published()
+        return self
+
+    @property
+    def swaps_when_published(self) -> bool:
+        """Whether an episode that is being played goes on with newer weights as soon as these are published."""
+        return self.interrupt.when == "published"
 
     @property
     def most_groups_in_flight(self) -> int:
@@ -143,6 +168,9 @@ class EmbodiedConfig(GroupedConfig):
     kind: ClassVar[str] = "embodied"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.embodied_groups:EmbodiedGroups"
+    interrupted_group_engine: ClassVar[str | None] = (
+        "embodyflow.rollouts.streaming.interrupted_episodes:InterruptedEmbodiedGroups"
+    )
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac"),

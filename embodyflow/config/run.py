@@ -69,6 +69,17 @@ class RolloutConfig(Config):
             raise ValueError(f"too_old={self.too_old}: only used with mode=streaming and order=first_ready")
         return self
 
+    def check_published(self) -> None:
+        """Check the other keys that ``interrupt.when=published`` needs."""
+        given = "interrupt.when=published"
+        if self.mode != "streaming" or self.order != "first_ready":
+            raise ValueError(
+                f"{given}: allowed with mode=streaming and order=first_ready, not mode={self.mode} and "
+                f"order={self.order}, because timing decides when weights change"
+            )
+        if self.max_staleness == 0:
+            raise ValueError(f"{given}: needs max_staleness of at least 1, so that a row may outlive its first version")
+
     @property
     def most_groups_in_flight(self) -> int:
         """Most groups that a worker plays at a time in streaming, whatever limits them."""

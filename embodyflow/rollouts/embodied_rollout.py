@@ -23,7 +23,7 @@ from embodyflow.data.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
@@ -39,7 +39,7 @@ from embodyflow.rollouts.episode_rows import (
     SolvedGoals,
     padded,
 )
-from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Stage
+from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
@@ -81,8 +81,7 @@ class EmbodiedRollout(GroupRollout):
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
-        self.policy.model.load_state_dict(state)
+        load_weights(self.policy, weights)
         self.policy_version = version
         if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
             measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
@@ -180,10 +179,8 @@ class EmbodiedRollout(GroupRollout):
         stage = Stage(env, split, [slot % num_tasks for slot in range(env.num_envs)], parts)
         return self._play_on(stage, self._decide_together, episodes, draws, journal)
 
-    def _decide_together(
-        self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, num_envs: int
-    ) -> Decision:
-        return self._decide(observation, noise, max(num_envs, SMALLEST_BATCH))
+    def _decide_together(self, situation: Situation) -> Decision:
+        return self._decide(situation.observation, situation.noise, max(situation.num_envs, SMALLEST_BATCH))
 
     def _play_on(
         self,
@@ -242,12 +239,17 @@ class EmbodiedRollout(GroupRollout):
         return self._supervision.metrics()
 
     def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
-        """Return the policy's decision for a batch that is padded to ``batch_size`` rows."""
+        return self._decide_by(self.policy, observation, noise, batch_size)
+
+    def _decide_by(
+        self, policy: ActingPolicy, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int
+    ) -> Decision:
+        """Return a policy's decision for a batch that is padded to ``batch_size`` rows."""
         num_rows = len(observation["instruction_ids"])
         batch = {name: padded(values, batch_size) for name, values in observation.items()}
         uniforms = None if noise is None else padded(noise, batch_size)
         with span("act", "policy", rows=num_rows):
-            decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
+            decision = policy.act(batch, uniforms, self.config.rollout.temperature)
         # A Gaussian sample may lie outside the environment's bounds.
         actions = recorded_actions(self._action_space, decision.actions[:num_rows])
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
@@ -368,3 +370,8 @@ class EmbodiedRollout(GroupRollout):
             vector_env.close()
         for env in self.prototypes:
             env.close()
+
+
+def load_weights(policy: ActingPolicy, weights: Mapping[str, np.ndarray]) -> None:
+    """Load weights by name into a policy."""
+    policy.model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})

@@ -1,8 +1,8 @@
 """Episodes in progress: the policy decides, and environments execute its chunks, turn after turn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -13,17 +13,27 @@ from embodyflow.rollouts.executable_actions import numbered_actions
 from embodyflow.simulation.vector_env import VectorEnv
 
 
-class Decide(Protocol):
-    """A policy that decides for some of the environments that take a turn together."""
+@dataclass(frozen=True)
+class Situation:
+    """What the policy decides on: n episodes whose environments take a turn together.
 
-    def __call__(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, num_envs: int) -> Decision:
-        """Decide for n environments.
+    Attributes:
+        rows: Rows of the episodes, int64 ``[n]``.
+        t: Number of decisions in each episode so far, int64 ``[n]``.
+        observation: Observations with ``instruction_ids``, ``[n, ...]`` by name.
+        noise: Random numbers, float32 ``[n, R]``; ``None`` decides greedily.
+        num_envs: Number of environments that take the turn, idle ones included.
+    """
 
-        Args:
-            observation: Observations with ``instruction_ids``, ``[n, ...]`` by name.
-            noise: Random numbers, float32 ``[n, R]``; ``None`` decides greedily.
-            num_envs: Number of environments that take the turn, of which n play.
-        """
+    rows: np.ndarray
+    t: np.ndarray
+    observation: Mapping[str, np.ndarray]
+    noise: np.ndarray | None
+    num_envs: int
+
+
+Decide: TypeAlias = Callable[[Situation], Decision]
+"""A policy that decides for the environments that take a turn together."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class EpisodeTurns:
         record.record_observation(rows, t, observation)
         observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
         noise = None if record.noise is None else record.noise[rows, t]
-        decision = self._decide(observation, noise, len(part))
+        decision = self._decide(Situation(rows, t, observation, noise, len(part)))
         slots.begin_step(playing, numbered_actions(self._action_space, decision.actions))
         return _Turn(starting, playing, decision)
 

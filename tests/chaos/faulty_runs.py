@@ -25,11 +25,10 @@ TOOL = "{function: faulty_agents:ask, timeout: 90}"
 INTERVIEW = (*INTERVIEW_WORDS, f"rollout.agent.tools=[{TOOL}]")
 KUHN = ("experiment=kuhn", "algorithm=rae", "rollout.max_response_tokens=48")
 PROGRAM = HERE / "faulty_agents.py"
-FIRST_READY = (
-    *("rollout.mode=streaming", "rollout.order=first_ready", "rollout.max_staleness=2"),
-    *("algorithm.old_log_probs=proximal", "rollout.num_workers=2"),
+PUBLISHED = (
+    *("rollout.mode=streaming", "rollout.order=first_ready", "rollout.interrupt.when=published"),
+    *("rollout.max_staleness=2", "algorithm.old_log_probs=proximal", "rollout.num_workers=2"),
 )
-PUBLISHED = (*FIRST_READY, "rollout.interrupt.when=published")
 STREAMED_LANGUAGE = (
     *(word for word in TINY if not word.startswith(("run_id", "iterations"))),
     *("warm_start=null", "filter.drop_uniform=false", "rollout.num_groups=4", "rollout.group_size=4"),
@@ -45,7 +44,7 @@ JOBS = {  # training flow and words of each job
     "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
     "streamed": ("grpo", (*STREAMED_LANGUAGE, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
     "streamed_agent": ("grpo", (*STREAMED_AGENT, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
-    "streamed_episodes": ("grpo", (*SMALL, *FIRST_READY, "pipeline.custom_fn=faulty_nodes:streamed_episodes_graph")),
+    "streamed_episodes": ("grpo", (*SMALL, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_episodes_graph")),
     "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
     "self_play": (
         "grpo",
@@ -76,14 +75,10 @@ class FaultyRuns:
         folder: Folder for plans and runs.
         api_url: Address of a Prefect server's API.
         job: Key of ``JOBS``.
-
-    Attributes:
-        job: The same.
     """
 
     def __init__(self, folder: Path, api_url: str, job: str = "embodied") -> None:
-        self.job = job
-        self._flow, self._words = JOBS[job]
+        self._flow, self._job = JOBS[job]
         self.runs = Runs(folder).served_by(api_url, PYTHONPATH=MODULES)
         self._plans = folder
 
@@ -95,7 +90,7 @@ class FaultyRuns:
         plan = self._plans / f"{run_id}.json"
         plan.write_text(json.dumps(faults))
         runs = self.runs.served_by(self.runs.env["PREFECT_API_URL"], EMBODYFLOW_FAULTS=str(plan))
-        whole = (*self._words, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}")
+        whole = (*self._job, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}")
         process = runs.start(*{word.partition("=")[0]: word for word in whole}.values(), flow=self._flow)
         output = finish(process)
         while process.returncode == KILLED:

@@ -2,19 +2,18 @@
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import Self
-
-import numpy as np
 
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.rollouts.embodied_rollout import SMALLEST_BATCH, EmbodiedRollout
-from embodyflow.rollouts.episode_turns import Stage
+from embodyflow.rollouts.episode_rows import Episode
+from embodyflow.rollouts.episode_turns import Decide, Situation, Stage
 from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.streaming.environment_sets import EnvironmentSets
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
@@ -41,14 +40,12 @@ class EmbodiedGroups(EmbodiedRollout):
     def for_another_version(self) -> Self:
         """Return an engine with a policy of its own and the environments of this one."""
         other = copy.copy(self)
-        other.policy = build_acting_policy(self.config.policy, self.config.cluster.device)
+        other.policy = self._build_policy()
         return other
 
     def begin(self) -> None:
         """Begin to play groups."""
-        envs, num_tasks = self.config.rollout.envs_per_worker, len(self.config.env.tasks)
-        size = max(envs, num_tasks, SMALLEST_BATCH)
-        self._decisions = SharedDecisions(partial(self._decide, batch_size=size), size)
+        self._decisions = self._shared_decisions(self.policy)
 
     def end(self) -> None:
         """Cancel the groups that are still played: each ends at its next decision."""
@@ -59,21 +56,30 @@ class EmbodiedGroups(EmbodiedRollout):
     ) -> Columns:
         """Play a group beside others; may be called from several threads."""
         del journal  # a group that is lost begins again, since its name and its weights say what it does
-        deadline, decisions = time.monotonic() + timeout, self._decisions
         iteration, episodes = rows_of_group(self.config, index, attempt, partial(self.training_episodes, seed))
+        decisions = self._decisions
 
-        def decide(observation: Mapping[str, np.ndarray], noise: np.ndarray | None, num_envs: int) -> Decision:
+        def decide(situation: Situation) -> Decision:
+            assert situation.noise is not None, "episodes for training are sampled"
+            return decisions.decide(situation.observation, situation.noise)
+
+        return self._play_beside_others(episodes, (seed, iteration, node_id), decide, timeout)
+
+    def _play_beside_others(
+        self, episodes: Sequence[Episode], draws: tuple[int | str, ...], decide: Decide, timeout: float
+    ) -> Columns:
+        """Play the episodes of a group in environments of their own, until a time limit ends it at a decision."""
+        deadline, task = time.monotonic() + timeout, episodes[0].env_task_id
+
+        def decide_in_time(situation: Situation) -> Decision:
             if time.monotonic() > deadline:
                 raise TimeoutError
-            assert noise is not None, "episodes for training are sampled"
-            return decisions.decide(observation, noise)
+            return decide(situation)
 
         def play(env: VectorEnv) -> Columns:
-            everything = range(env.num_envs)
-            stage = Stage(env, "train", [task] * env.num_envs, [everything])
-            return self._play_on(stage, decide, episodes, (seed, iteration, node_id))
+            stage = Stage(env, "train", [task] * env.num_envs, [range(env.num_envs)])
+            return self._play_on(stage, decide_in_time, episodes, draws)
 
-        task = episodes[0].env_task_id
         with self._sets.borrow(task, timeout) as environments:
             return environments.run(play)
 
@@ -81,6 +87,14 @@ class EmbodiedGroups(EmbodiedRollout):
         """Close every environment."""
         self._sets.close()
         super().close()
+
+    def _build_policy(self) -> ActingPolicy:
+        return build_acting_policy(self.config.policy, self.config.cluster.device)
+
+    def _shared_decisions(self, policy: ActingPolicy) -> SharedDecisions:
+        """Let threads share the batches of a policy, which are as large as those of whole iterations."""
+        size = max(self.config.rollout.envs_per_worker, len(self.config.env.tasks), SMALLEST_BATCH)
+        return SharedDecisions(partial(self._decide_by, policy, batch_size=size), size)
 
     def _build_set(self, task: int) -> VectorEnv:
         rollout = self.config.rollout

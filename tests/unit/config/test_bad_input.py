@@ -440,7 +440,7 @@ MISTAKES = {
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.max_staleness=1 "
         "algorithm.old_log_probs=proximal",
         "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=streaming and "
-        "order=by_index; by index, weights change at token indices by interrupt.every",
+        "order=by_index, because timing decides when weights change",
     ),
     "published weights without newer ones": (
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready",
@@ -457,7 +457,11 @@ MISTAKES = {
     ),
     "published weights for a robot": (
         "+rollout.interrupt.when=published",
-        "rollout.interrupt: ",
+        "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=iterations and",
+    ),
+    "token indices for a robot": (
+        "+rollout.interrupt.every=4",
+        "rollout.interrupt.every",
     ),
     "a kept cache at token indices": (
         "experiment=math rollout.interrupt.cache=keep rollout.interrupt.every=4 rollout.max_staleness=1",
