@@ -100,27 +100,18 @@ def _watch_commits(worker: Any) -> None:
 
 @functools.cache
 def _slow_down() -> None:
-    """Let a pass, or a decision, of a rollout worker take as long as the environment says.
-
-    So versions come within rows.
-    """
+    """Let each pass of a rollout worker take as long as the environment says, so that versions come within rows."""
     if (seconds := float(os.environ.get("EMBODYFLOW_STEP_SECONDS", "0"))) == 0:
         return
     from embodyflow.generation.conversations.swapping import SwappingConversations  # takes seconds to import
-    from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
 
-    step, decide = SwappingConversations.step, SharedDecisions.decide
+    step = SwappingConversations.step
 
     def step_slowly(conversations: SwappingConversations) -> Any:
         time.sleep(seconds)
         return step(conversations)
 
-    def decide_slowly(decisions: SharedDecisions, *situation: Any) -> Any:
-        time.sleep(seconds)
-        return decide(decisions, *situation)
-
     SwappingConversations.step = step_slowly  # type: ignore[method-assign]
-    SharedDecisions.decide = decide_slowly  # type: ignore[method-assign]
 
 
 def _faulty(name: str) -> Any:
