@@ -1,4 +1,4 @@
-"""Meta-World whose training steps take 10 ms longer: ``env.id=slow_metaworld:SlowMetaWorld-v0``."""
+"""Meta-World whose training steps take 40 ms longer: ``env.id=slow_metaworld:SlowMetaWorld-v0``."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ import gymnasium as gym
 
 from embodyflow.environments.metaworld import MetaWorldEnv
 
-SECONDS = 0.01
+SECONDS = 0.04
 
 
 class SlowMetaWorld(MetaWorldEnv):
