@@ -60,12 +60,13 @@ A language row is an episode of R decisions of one token, where R is the longest
     terminated, truncated  bool [N]         whether the response ended by itself or at the limit
     success          bool    [N]            verdict of the reward function, with ``scores`` (float32 [N]), the reward
 
-With ``rollout.interrupt`` a language row adds ::
+With ``rollout.interrupt`` a row adds ::
 
     token_version    int32   [N, R, 1]      version of the weights that sampled the token; 0 is also padding
 
-``policy_version`` is then that of the first token, the oldest. In an agent's row the column is 0 for tokens that the
-model did not write.
+``policy_version`` is then that of the first token, the oldest. In an embodied row the column is int32 [N, T, 1], the
+version that decided; 0 after the last decision. In an agent's row the column is 0 for tokens that the model did not
+write.
 
 Worked example: with ``rollout.max_staleness=2`` and ``rollout.interrupt.every=4`` iteration 9 begins with version
 9 − 1 − 2 = 6. A response of 11 tokens has ``token_version`` 6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8 and ``policy_version`` 6.

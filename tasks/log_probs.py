@@ -68,11 +68,11 @@ def staleness_metrics(batch: Batch, version: int) -> dict[str, Metric]:
     """Return how much older than the trainer's the versions are that sampled the tokens.
 
     Args:
-        batch: Language rows with ``token_version``, at least one.
+        batch: Rows with ``token_version``, at least one.
         version: Version of the trainer's policy.
     """
     mask = batch["loss_mask"]
-    ages = (version - batch[VERSION]).masked_fill(~mask, 0)
+    ages = (version - batch[VERSION]).expand_as(mask).masked_fill(~mask, 0)
     oldest, youngest = ages.flatten(1).amax(1), ages.masked_fill(~mask, int(ages.max())).flatten(1).amin(1)
     num_tokens = int(mask.sum())
     return {
@@ -83,7 +83,7 @@ def staleness_metrics(batch: Batch, version: int) -> dict[str, Metric]:
 
 
 def _versions(batch: Batch) -> torch.Tensor:
-    """Return the version that sampled each token, [N, R, 1], or all tokens of a row, [N, 1, 1]."""
+    """Return the version that sampled each token or decided, [N, R, 1], or of a whole row, [N, 1, 1]."""
     keys = set(batch.keys())
     versions: torch.Tensor = batch[VERSION] if VERSION in keys else batch["policy_version"][:, None, None]
     return versions

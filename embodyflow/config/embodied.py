@@ -18,22 +18,71 @@ from embodyflow.policies.policy_registry import check_training
 from embodyflow.references import source_files
 
 
+class EpisodeInterruptConfig(Config):
+    """When an episode goes on with newer weights; needs ``rollout.max_staleness``.
+
+    Attributes:
+        when: ``published`` lets a version decide from the next decision on as soon as there is one; this needs
+            ``rollout.mode=streaming`` and ``rollout.order=first_ready``, whose record names the decisions. ``null``
+            plays an episode with one version.
+    """
+
+    when: Literal["published"] | None = None
+
+
 class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     """How rollout workers collect episodes. Episodes of a group share their initial state.
 
     Attributes:
+        interrupt: When an episode goes on with newer weights.
         chunk_correlation: Correlation of the sampling noise between the actions of a chunk: 0 samples each token
             independently, 1 gives all actions the same noise. See
             :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
         keep_episodes: Number of newest iterations whose episodes, without images, stay in the run's folder.
         pipelined: Step half of the environments while the policy decides for the other half; needs ``env_processes``.
             Results are bit-identical. ``false`` is faster if a decision for half of the environments takes as long as
-            one for all, and longer than a chunk of steps.
+            one for all, and longer than a chunk of steps. In streaming each group takes its own turns.
     """
 
+    interrupt: EpisodeInterruptConfig = EpisodeInterruptConfig()
     chunk_correlation: Fraction = 0.0
     pipelined: bool = True
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
+
+    @model_validator(mode="after")
+    def _check_streaming(self) -> "EpisodeRolloutConfig":
+        if self.mode == "iterations":
+            return self
+        if self.envs_per_worker < self.group_size:
+            raise ValueError(
+                f"envs_per_worker={self.envs_per_worker}: must be at least group_size={self.group_size} with "
+                "mode=streaming, where a group plays in environments of its own"
+            )
+        if 0 < self.env_processes < self.most_groups_in_flight:
+            raise ValueError(
+                f"env_processes={self.env_processes}: allowed with mode=streaming are 0 and at least "
+                f"{self.most_groups_in_flight}, one for each group in flight; fewer groups are in flight with a "
+                "smaller groups_in_flight"
+            )
+        if not self.pipelined:
+            raise ValueError("pipelined=false: only used with mode=iterations")
+        return self
+
+    @model_validator(mode="after")
+    def _check_interrupt(self) -> "EpisodeRolloutConfig":
+        if self.swaps_when_published:
+            self.check_published()
+        return self
+
+    @property
+    def swaps_when_published(self) -> bool:
+        """Whether an episode that is being played goes on with newer weights as soon as these are published."""
+        return self.interrupt.when == "published"
+
+    @property
+    def most_groups_in_flight(self) -> int:
+        """Most groups that a worker plays at a time in streaming: each needs environments of its own."""
+        return min(self.groups_in_flight, self.envs_per_worker // self.group_size)
 
 
 class DatasetConfig(Config):
@@ -118,6 +167,10 @@ class EmbodiedConfig(GroupedConfig):
 
     kind: ClassVar[str] = "embodied"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
+    group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.embodied_groups:EmbodiedGroups"
+    interrupted_group_engine: ClassVar[str | None] = (
+        "embodyflow.rollouts.streaming.interrupted_episodes:InterruptedEmbodiedGroups"
+    )
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac"),
@@ -173,6 +226,8 @@ class EmbodiedConfig(GroupedConfig):
             if self.policy.off_policy is not None:
                 raise ValueError(f"policy.name={self.policy.name}: needs off_policy (algorithm=rlpd)")
             return self
+        if self.streams:
+            raise ValueError("rollout.mode=streaming: allowed with off_policy=null")
         check_off_policy(self.off_policy, self.policy, self.algorithm, self.trainer)
         check_training(self.policy, needs_critic="off_policy", has_demonstrations=True)
         if self.off_policy.demonstrations is not None:

@@ -107,13 +107,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         given = "interrupt.when=published"
         if not isinstance(self.generation, HFConfig):
             raise ValueError(f"{given}: allowed with generation.name=hf, not {self.generation.name}; only hf continues")
-        if self.mode != "streaming" or self.order != "first_ready":
-            raise ValueError(
-                f"{given}: allowed with mode=streaming and order=first_ready, not mode={self.mode} and "
-                f"order={self.order}; by index, weights change at token indices by interrupt.every"
-            )
-        if self.max_staleness == 0:
-            raise ValueError(f"{given}: needs max_staleness of at least 1, so that a row may outlive its first version")
+        self.check_published()
         return self
 
     @model_validator(mode="after")

@@ -48,7 +48,8 @@ class RolloutConfig(Config):
         order: Groups of an iteration in streaming: those that are its own ``by_index``, or the ``first_ready``.
         too_old: Treatment of a group that would be staler than ``max_staleness``, with ``order=first_ready``: ``drop``
             it and draw it again, or ``wait`` for it before its last iteration is trained.
-        groups_in_flight: Most groups that a worker plays at a time in streaming.
+        groups_in_flight: Most groups that a worker plays at a time in streaming; with robots, also no more than it has
+            environments for.
     """
 
     num_workers: PositiveInt
@@ -68,6 +69,22 @@ class RolloutConfig(Config):
         if self.too_old != "drop" and self.order != "first_ready":
             raise ValueError(f"too_old={self.too_old}: only used with mode=streaming and order=first_ready")
         return self
+
+    def check_published(self) -> None:
+        """Check the other keys that ``interrupt.when=published`` needs."""
+        given = "interrupt.when=published"
+        if self.mode != "streaming" or self.order != "first_ready":
+            raise ValueError(
+                f"{given}: allowed with mode=streaming and order=first_ready, not mode={self.mode} and "
+                f"order={self.order}, because timing decides when weights change"
+            )
+        if self.max_staleness == 0:
+            raise ValueError(f"{given}: needs max_staleness of at least 1, so that a row may outlive its first version")
+
+    @property
+    def most_groups_in_flight(self) -> int:
+        """Most groups that a worker plays at a time in streaming, whatever limits them."""
+        return self.groups_in_flight
 
     @property
     def swaps_weights(self) -> bool:
@@ -315,7 +332,9 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":
         if self.streams and self.group_engine is None:
-            raise ValueError(f"rollout.mode=streaming: allowed with job=language and job=agent, not job={self.kind}")
+            raise ValueError(
+                f"rollout.mode=streaming: allowed with job=embodied, job=language and job=agent, not job={self.kind}"
+            )
         if self.streams and self.rollout.swaps_weights:
             raise ValueError("rollout.interrupt.every: allowed is null with rollout.mode=streaming")
         return self

@@ -13,7 +13,7 @@ every engine in its tables against these protocols.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:  # torch, which the flow's process does without
     from collections.abc import Callable, Mapping, Sequence
@@ -186,6 +186,9 @@ class ResponseJudge(Protocol):
 
 class GroupEngine(RolloutEngine, Protocol):
     """An engine that plays single groups side by side, with one version of the policy at a time."""
+
+    def for_another_version(self) -> Self:
+        """Return an engine that plays groups of another version beside this one; what it can, it shares with it."""
 
     def begin(self) -> None:
         """Begin to play groups with the weights that were loaded last."""

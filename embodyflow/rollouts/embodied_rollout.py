@@ -8,7 +8,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from embodyflow.data.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
@@ -39,6 +39,7 @@ from embodyflow.rollouts.episode_rows import (
     SolvedGoals,
     padded,
 )
+from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
@@ -53,21 +54,6 @@ _logger = logging.getLogger(__name__)
 SMALLEST_BATCH = 8
 """Size of the smallest batch for the policy. In smaller ones the last bit of a row's log-probs depends on its position,
 because a matrix product computes its last few rows differently."""
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Resets and steps in flight for a half of the environments.
-
-    Attributes:
-        starting: Environments that start an episode.
-        playing: Environments that execute a chunk.
-        decision: Decision that they execute; ``None`` if none does.
-    """
-
-    starting: Sequence[int]
-    playing: Sequence[int] = ()
-    decision: Decision | None = None
 
 
 class EmbodiedRollout(GroupRollout):
@@ -92,12 +78,10 @@ class EmbodiedRollout(GroupRollout):
         )
         self._supervision = Supervision.from_config(config.env)
         self.policy_version = -1
-        self._solved: SolvedGoals | None = None
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
-        self.policy.model.load_state_dict(state)
+        load_weights(self.policy, weights)
         self.policy_version = version
         if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
             measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
@@ -190,23 +174,40 @@ class EmbodiedRollout(GroupRollout):
             EnvError: An environment raised, or repeatedly returned NaN or inf.
             InfrastructureError: Environments were restarted more than ``env.max_restarts`` times.
         """
+        env, num_tasks = self.env(split), len(self.config.env.tasks)
+        parts = env.halves if self.config.rollout.pipelined else [list(range(env.num_envs))]
+        stage = Stage(env, split, [slot % num_tasks for slot in range(env.num_envs)], parts)
+        return self._play_on(stage, self._decide_together, episodes, draws, journal)
+
+    def _decide_together(self, situation: Situation) -> Decision:
+        return self._decide(situation.observation, situation.noise, max(situation.num_envs, SMALLEST_BATCH))
+
+    def _play_on(
+        self,
+        stage: Stage,
+        decide: Decide,
+        episodes: Sequence[Episode],
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
+        """Play the episodes on a stage; see :meth:`play`."""
         storage, quarantines = journal or MemoryJournal(), Counter[int]()  # number of quarantines by group
         while True:
-            self.env(split).abandon()  # episodes that an interrupted node or the last attempt left open
-            playable = [self._with_playable_goal(each, split, quarantines[each.group_id]) for each in episodes]
+            stage.env.abandon()  # episodes that an interrupted node or the last attempt left open
+            playable = [self._with_playable_goal(each, stage.split, quarantines[each.group_id]) for each in episodes]
             rows = self._blank_rows(playable, draws)
-            self._solved = SolvedGoals(rows) if split == "eval" else None
+            solved = SolvedGoals(rows) if stage.split == "eval" else None
             groups = GroupJournal(rows, storage)
-            slots = Slots(self.env(split), playable, len(self.config.env.tasks), done=groups.restore())
+            slots = Slots(stage.env, playable, stage.tasks, done=groups.restore())
             try:
-                self._play(rows, slots, groups)
+                EpisodeTurns(rows, slots, groups, decide, self._action_space, solved).play(stage.parts)
             except EnvQuarantinedError as error:
                 group = slots.episode(error.index).group_id
                 quarantines[group] += 1
                 _logger.warning("%s; group %d gets another goal", error, group)
             else:
-                if self._solved is not None:
-                    self._solved.confirm(functools.partial(self._succeeds_without_action, split))
+                if solved is not None:
+                    solved.confirm(functools.partial(self._succeeds_without_action, stage.split))
                 return rows.columns
 
     def _succeeds_without_action(self, split: str, task_id: int, goal: int) -> bool:
@@ -233,66 +234,22 @@ class EmbodiedRollout(GroupRollout):
         rows.columns["policy_version"][:] = self.policy_version
         return rows
 
-    def _play(self, record: EpisodeRows, slots: Slots, groups: GroupJournal) -> None:
-        """Play all episodes; with ``rollout.pipelined`` and processes, the halves of the environments take turns.
-
-        One half steps while the policy acts for the other. A half waits for its resets and steps at its next turn, so
-        an episode starts one turn later than without pipelining.
-        """
-        halves = slots.halves if self.config.rollout.pipelined else [list(range(slots.num_envs))]
-        in_flight: dict[int, _Turn] = {}
-        while True:
-            for k, half in enumerate(halves):
-                if k in in_flight:
-                    self._end_turn(in_flight.pop(k), record, slots, groups)
-                turn = self._begin_turn(half, record, slots, is_alone=not in_flight)
-                if turn is not None:
-                    in_flight[k] = turn
-            if not in_flight:
-                return
-
-    def _begin_turn(self, half: Sequence[int], record: EpisodeRows, slots: Slots, *, is_alone: bool) -> "_Turn | None":
-        """Start episodes in a half and a step in its playing environments; return the turn to wait for, if any."""
-        starting = slots.begin_episodes(half)
-        if starting and is_alone:
-            slots.await_episodes(starting)
-            starting = []
-        playing = slots.playing(half)
-        if not playing:
-            return _Turn(starting) if starting else None
-        rows, t, observation = slots.rows(playing), slots.decisions(playing), slots.observation(playing)
-        record.record_observation(rows, t, observation)
-        observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
-        noise = None if record.noise is None else record.noise[rows, t]
-        decision = self._decide(observation, noise, max(len(half), SMALLEST_BATCH))
-        slots.begin_step(playing, numbered_actions(self._action_space, decision.actions))
-        return _Turn(starting, playing, decision)
-
-    def _end_turn(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: GroupJournal) -> None:
-        """Wait for a turn's resets, then for its step, and record the step."""
-        if turn.starting:
-            slots.await_episodes(turn.starting)
-        if turn.decision is not None:
-            rows, t = slots.rows(turn.playing), slots.decisions(turn.playing)
-            step = slots.await_step(turn.playing)
-            record.record_step(rows, t, turn.decision, step)
-            if self._solved is not None:
-                first = t == 0
-                solved, succeeded = slots.solved(turn.playing), step.infos["success"][:, 0] > 0
-                self._solved.record_start(rows[first], solved[first], succeeded[first])
-            groups.end(rows[step.terminated | step.truncated])
-
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of environment faults since the last call."""
         return self._supervision.metrics()
 
     def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
-        """Return the policy's decision for a batch that is padded to ``batch_size`` rows."""
+        return self._decide_by(self.policy, observation, noise, batch_size)
+
+    def _decide_by(
+        self, policy: ActingPolicy, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int
+    ) -> Decision:
+        """Return a policy's decision for a batch that is padded to ``batch_size`` rows."""
         num_rows = len(observation["instruction_ids"])
         batch = {name: padded(values, batch_size) for name, values in observation.items()}
         uniforms = None if noise is None else padded(noise, batch_size)
         with span("act", "policy", rows=num_rows):
-            decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
+            decision = policy.act(batch, uniforms, self.config.rollout.temperature)
         # A Gaussian sample may lie outside the environment's bounds.
         actions = recorded_actions(self._action_space, decision.actions[:num_rows])
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
@@ -313,20 +270,22 @@ class EmbodiedRollout(GroupRollout):
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split; the first call builds them."""
         if split not in self._envs:
-            env, tasks = self.config.env, self.config.env.tasks
-            fns = [
-                functools.partial(make_env, env, tasks[slot % len(tasks)], split)
-                for slot in range(max(self.config.rollout.envs_per_worker, len(tasks)))
-            ]
-            self._envs[split] = VectorEnv(
-                fns,
-                num_workers=self.config.rollout.env_processes,
-                chunk_size=self.config.policy.chunk_size,
-                info_keys=("success",),
-                names=[tasks[slot % len(tasks)] for slot in range(len(fns))],
-                supervision=self._supervision,
-            )
+            rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
+            tasks = [slot % num_tasks for slot in range(max(rollout.envs_per_worker, num_tasks))]
+            self._envs[split] = self._build_envs(split, tasks, rollout.env_processes)
         return self._envs[split]
+
+    def _build_envs(self, split: str, tasks: Sequence[int], num_processes: int) -> VectorEnv:
+        """Build an environment for each task, given by its index."""
+        env, names = self.config.env, [self.config.env.tasks[task] for task in tasks]
+        return VectorEnv(
+            [functools.partial(make_env, env, name, split) for name in names],
+            num_workers=num_processes,
+            chunk_size=self.config.policy.chunk_size,
+            info_keys=("success",),
+            names=names,
+            supervision=self._supervision,
+        )
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the demonstrations: successful expert episodes, or episodes of a data set.
@@ -411,3 +370,8 @@ class EmbodiedRollout(GroupRollout):
             vector_env.close()
         for env in self.prototypes:
             env.close()
+
+
+def load_weights(policy: ActingPolicy, weights: Mapping[str, np.ndarray]) -> None:
+    """Load weights by name into a policy."""
+    policy.model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})

@@ -15,24 +15,20 @@ from embodyflow.data.tables import Table
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.rollouts.action_noise import chunk_uniforms
+from embodyflow.rollouts.group_rollout import GroupRow
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.vector_env import ChunkStep, VectorEnv
 
 
 @dataclass(frozen=True)
-class Episode:
+class Episode(GroupRow):
     """An episode to play.
 
     Attributes:
-        row: Position in the whole batch, over all workers; part of the seed of the episode.
-        uid, group_id: Ids as in :mod:`embodyflow.types`.
         env_task_id: Index into ``env.tasks``.
         goal: Index of the initial state in its split.
     """
 
-    row: int
-    uid: int
-    group_id: int
     env_task_id: int
     goal: int
 
@@ -41,20 +37,15 @@ class Slots:
     """The assignment of episodes to environments (slots), with the current decision of each.
 
     Args:
-        env: Environments; environment i has task ``i % num_tasks``.
+        env: Environments.
         episodes: Episodes to play.
-        num_tasks: Number of tasks.
+        tasks: Task of each environment.
         done: Rows of episodes that are already complete.
-
-    Attributes:
-        num_envs: Number of environments.
-        halves: Environments that step in turns, as in :attr:`VectorEnv.halves`.
     """
 
-    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
-        self.num_envs, self.halves = env.num_envs, env.halves
-        self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
-        self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
+    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], tasks: Sequence[int], done: Set[int]) -> None:
+        self._env, self._episodes, self._tasks = env, episodes, tasks
+        self._waiting: dict[int, deque[int]] = {task: deque() for task in tasks}
         for row, episode in enumerate(episodes):
             if row not in done:
                 self._waiting[episode.env_task_id].append(row)
@@ -67,11 +58,11 @@ class Slots:
         """Return the episode of an environment."""
         return self._episodes[self._row[slot]]
 
-    def begin_episodes(self, half: Sequence[int]) -> list[int]:
-        """Start waiting episodes in the idle environments of a half; return these environments."""
+    def begin_episodes(self, part: Sequence[int]) -> list[int]:
+        """Start waiting episodes in the idle environments of a part; return these environments."""
         starting = []
-        for slot in half:
-            waiting = self._waiting[slot % self._num_tasks]
+        for slot in part:
+            waiting = self._waiting[self._tasks[slot]]
             if slot not in self._row and waiting:
                 self._row[slot], self._decision[slot] = waiting.popleft(), 0
                 starting.append(slot)
@@ -86,9 +77,9 @@ class Slots:
         self._store(starting, self._env.reset_wait())
         self._starting.difference_update(starting)
 
-    def playing(self, half: Sequence[int]) -> list[int]:
-        """Return the environments of a half that are playing."""
-        return [slot for slot in half if slot in self._row and slot not in self._starting]
+    def playing(self, part: Sequence[int]) -> list[int]:
+        """Return the environments of a part that are playing."""
+        return [slot for slot in part if slot in self._row and slot not in self._starting]
 
     def rows(self, slots: Sequence[int]) -> np.ndarray:
         """Return the rows of the environments' episodes, int64 ``[n]``."""

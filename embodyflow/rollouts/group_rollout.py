@@ -1,7 +1,8 @@
 """Rows of a rollout worker: whole groups, with ids that are unique in a run."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +49,46 @@ def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, re
                 group_id=reroll * REROLL_STRIDE + iteration * rollout.num_groups + group,
                 group=group,
             )
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A row of a group to play.
+
+    Attributes:
+        row: Position in the whole batch, over all workers; part of the seed of the row.
+        uid, group_id: Ids as in :mod:`embodyflow.types`.
+    """
+
+    row: int
+    uid: int
+    group_id: int
+
+
+RowT = TypeVar("RowT", bound=GroupRow)
+
+
+def rows_of_group(
+    config: GroupedConfig, index: int, attempt: int, rows_of: Callable[[int], Sequence[RowT]]
+) -> tuple[int, list[RowT]]:
+    """Return a group's iteration by its index and its rows, as if whole iterations were played.
+
+    A group that is drawn again keeps its prompt or goal and gets other draws and ids. So groups that take long are not
+    exchanged for others.
+
+    Args:
+        config: Run configuration.
+        index: Index of the group in the run, from 0.
+        attempt: Number of times that the group was drawn before.
+        rows_of: Function from the index of an iteration, from 1, to all of its rows.
+    """
+    rollout, num_rows = config.rollout, config.rows_per_iteration
+    before, place = divmod(index, rollout.num_groups)
+    whole, stride = rows_of(before + 1), attempt * REROLL_STRIDE
+    return before + 1, [
+        replace(each, row=each.row + attempt * num_rows, uid=each.uid + stride, group_id=each.group_id + stride)
+        for each in whole[place * rollout.group_size : (place + 1) * rollout.group_size]
+    ]
 
 
 def first_rows(group_ids: torch.Tensor) -> list[int]:

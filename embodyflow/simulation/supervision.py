@@ -6,6 +6,7 @@ environment after the other. The caller receives the same answer as without the 
 """
 
 import logging
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,7 @@ class EpisodesLostError(InfrastructureError):
 
 @dataclass
 class Supervision:
-    """Fault limits and counters, shared by all vector environments of a worker.
+    """Fault limits and counters, shared by all vector environments of a worker, whichever threads step them.
 
     Attributes:
         step_timeout: Seconds that an environment may take for an action chunk.
@@ -78,6 +79,7 @@ class Supervision:
     memory_restarts: int = 0
     quarantined: int = 0
     _reported: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def from_config(cls, env: EnvConfig) -> Self:
@@ -91,13 +93,14 @@ class Supervision:
 
     def metrics(self) -> dict[str, Metric]:
         """Return the counts since the last call."""
-        counts = Counter(
-            restarts=self.restarts,
-            timeouts=self.timeouts,
-            memory_restarts=self.memory_restarts,
-            quarantined=self.quarantined,
-        )
-        reported, self._reported = self._reported, counts
+        with self._lock:
+            counts = Counter(
+                restarts=self.restarts,
+                timeouts=self.timeouts,
+                memory_restarts=self.memory_restarts,
+                quarantined=self.quarantined,
+            )
+            reported, self._reported = self._reported, counts
         return {f"perf/env_{name}": total(count - reported[name]) for name, count in counts.items()}
 
     def record_fault(self, fault: InfrastructureError, call: str) -> None:
@@ -106,19 +109,27 @@ class Supervision:
         Raises:
             InfrastructureError: The number of restarts exceeds ``max_restarts``.
         """
-        if self.restarts == self.max_restarts:
-            raise InfrastructureError(
-                f"env.max_restarts={self.max_restarts}: environment processes failed more often; the last time {fault}"
-            ) from fault
-        self.restarts += 1
-        self.timeouts += isinstance(fault, EnvTimeoutError)
-        self.memory_restarts += isinstance(fault, EnvMemoryError)
+        with self._lock:
+            if self.restarts == self.max_restarts:
+                raise InfrastructureError(
+                    f"env.max_restarts={self.max_restarts}: environment processes failed more often; the last time "
+                    f"{fault}"
+                ) from fault
+            self.restarts += 1
+            self.timeouts += isinstance(fault, EnvTimeoutError)
+            self.memory_restarts += isinstance(fault, EnvMemoryError)
         _logger.warning("%s, in %s: restarting (%d of %d)", fault, call, self.restarts, self.max_restarts)
 
     def record_leak(self, excess: EnvMemoryError) -> None:
         """Count the restart of a process that exceeds its memory between two calls."""
-        self.memory_restarts += 1
+        with self._lock:
+            self.memory_restarts += 1
         _logger.warning("%s: restarting it (%d)", excess, self.memory_restarts)
+
+    def record_quarantine(self) -> None:
+        """Count an episode that is abandoned."""
+        with self._lock:
+            self.quarantined += 1
 
 
 class _Call(NamedTuple):
@@ -369,7 +380,7 @@ class SupervisedShard:
         if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
             raise EnvError(culprit, f"{name}: {fault}, also in a new process")
         if num_faults == MAX_FAULTS:
-            self._supervision.quarantined += 1
+            self._supervision.record_quarantine()
             details = (
                 f"{name}: killed, hung or overfilled its process {MAX_FAULTS} times in a row; the last time {fault}"
             )

@@ -106,8 +106,11 @@ class VersionLanes:
         if len(self.lanes) == num_versions:
             raise RuntimeError(f"{num_versions} versions of the policy play groups already")
         assert self._config.group_engine is not None
-        # Ranks do not matter: a group names its rows.
-        self.lanes.append(_Lane(resolve(self._config.group_engine)(self._config, 0, 1)))
+        if self.lanes:
+            engine = self.lanes[0].engine.for_another_version()
+        else:  # ranks do not matter: a group names its rows
+            engine = resolve(self._config.group_engine)(self._config, 0, 1)
+        self.lanes.append(_Lane(engine))
         return self.lanes[-1]
 
 

@@ -58,6 +58,11 @@ def streamed_graph() -> TaskGraph:
     return _with_faulty_nodes(language_grpo(), but=("rollout",))
 
 
+def streamed_episodes_graph() -> TaskGraph:
+    """Return the graph of streamed episodes: all nodes are of this module but the rollout."""
+    return _with_faulty_nodes(embodied_grpo(), but=("rollout",))
+
+
 def _with_faulty_nodes(whole: TaskGraph, but: Sequence[str] = ()) -> TaskGraph:
     faulty = TaskGraph(whole.graph_id, whole.description)
     for node in whole.nodes.values():

@@ -29,6 +29,7 @@ PUBLISHED = (
     *("rollout.mode=streaming", "rollout.order=first_ready", "rollout.interrupt.when=published"),
     *("rollout.max_staleness=2", "algorithm.old_log_probs=proximal", "rollout.num_workers=2"),
 )
+SLOW = ("env.id=slow_metaworld:SlowMetaWorld-v0",)
 STREAMED_LANGUAGE = (
     *(word for word in TINY if not word.startswith(("run_id", "iterations"))),
     *("warm_start=null", "filter.drop_uniform=false", "rollout.num_groups=4", "rollout.group_size=4"),
@@ -44,6 +45,10 @@ JOBS = {  # training flow and words of each job
     "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
     "streamed": ("grpo", (*STREAMED_LANGUAGE, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
     "streamed_agent": ("grpo", (*STREAMED_AGENT, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_graph")),
+    "streamed_episodes": (
+        "grpo",
+        (*SMALL, *SLOW, *PUBLISHED, "pipeline.custom_fn=faulty_nodes:streamed_episodes_graph"),
+    ),
     "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
     "self_play": (
         "grpo",

@@ -19,9 +19,10 @@ FAULTS = {
     "driver": [fault("train_actor", "driver", iteration=2), fault("commit", "driver", iteration=4)],
 }
 WORDS = ("iterations=5",)
+DEATHS = ("rollout/0", "trainer/0", "driver")
 
 
-@pytest.fixture(scope="module", params=["streamed", "streamed_agent"])
+@pytest.fixture(scope="module", params=["streamed", "streamed_agent", "streamed_episodes"])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> FaultyRuns:
     faulty = FaultyRuns(tmp_path_factory.mktemp(f"{request.param}-chaos"), prefect_api, request.param)
     faulty.runs = faulty.runs.served_by(prefect_api, EMBODYFLOW_STEP_SECONDS="0.15")
@@ -52,3 +53,11 @@ def assert_consistent(folder: Path) -> None:
         used = {version for _, _, version in (*entry.facts["groups"], *(swap for each in swaps for swap in each))}
         assert used <= {*range(entry.iteration - 3, entry.iteration)}, json.dumps(entry.facts)
     assert any("swaps" in entry.facts for entry in lines), "no row has met newer weights"
+
+
+def test_by_index_deaths_change_nothing(tmp_path: Path, prefect_api: str) -> None:
+    runs = FaultyRuns(tmp_path, prefect_api, "streamed_episodes")
+    words = ("rollout.order=by_index", "rollout.interrupt.when=null", "iterations=4")
+    runs.run("undisturbed", words=words)
+    faults = [fault("train_actor", part, iteration) for iteration, part in enumerate(DEATHS, start=2)]
+    runs.assert_recovers(runs.outcome("undisturbed"), "disturbed", *faults, words=words)

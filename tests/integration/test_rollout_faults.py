@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 
 pytestmark = pytest.mark.integration
 
@@ -91,6 +94,26 @@ def test_faults_do_not_change_the_rows(tiny_config, rollout, played: Columns, tm
     assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # load adds timeouts
     assert counts(faulty) == {"restarts": 0, "timeouts": 0, "memory_restarts": 0, "quarantined": 0}
     faulty.close()
+
+
+def test_faults_do_not_change_the_rows_of_streamed_groups(tiny_config, played: Columns, tmp_path: Path) -> None:
+    """Two groups are in flight, each with a process of its own: one dies, the other hangs."""
+    goals = played["goal"].tolist()
+    faults = [{"seed": goals[0], "step": 4, "kind": "kill"}, {"seed": goals[2], "step": 12, "kind": "hang"}]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"faults": faults}))
+    faulty = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", f"+env.kwargs.plan={plan}", "env.step_timeout=2")
+    streamed = ("rollout.mode=streaming", "rollout.envs_per_worker=4", "rollout.env_processes=2")
+    torch.manual_seed(0)  # the weights
+    groups = EmbodiedGroups(tiny_config(*faulty, *streamed), 0, 1)
+    groups.begin()
+    with ThreadPoolExecutor() as threads:
+        play = partial(groups.play_group, 0, "rollout", attempt=0, journal=Journal(tmp_path / "0"), timeout=120)
+        parts = list(threads.map(lambda index: play(index=index), (0, 1)))
+    for name, column in played.items():
+        assert np.concatenate([part[name] for part in parts]).tobytes() == column.tobytes(), name
+    assert counts(groups)["restarts"] >= 2
+    groups.close()
 
 
 def test_a_leak_does_not_change_the_rows(tiny_config, played: Columns, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from embodyflow.agents.conducting.open_ended import OpenEnded
 from embodyflow.agents.transcript import Tokens
-from embodyflow.generation.conversations.swapping import LoadWeights, SwapLog, SwappingEngine
+from embodyflow.data.swaps import LoadWeights, SwapLog
+from embodyflow.generation.conversations.swapping import SwappingEngine
 from embodyflow.generation.interface import Completion, Sampling
 
 T = TypeVar("T")

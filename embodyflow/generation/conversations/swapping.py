@@ -8,28 +8,12 @@ share their passes, changes no bit of a turn: each lane is batch-invariant.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
 
-import numpy.typing as npt
-
+from embodyflow.data.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.generation.conversations.slot_conversations import SlotConversations
 from embodyflow.generation.conversations.turn import Turn
 from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts
-
-Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
-LoadWeights: TypeAlias = Callable[[], Weights]
-"""A function that returns the weights of a version."""
-
-
-class SwapLog(Protocol):
-    """The versions of the weights that sample each turn, by the turn's seed."""
-
-    def recorded(self, seed: int, token: int) -> int | None:
-        """Return the recorded version of a turn's token, or ``None`` if any may sample it."""
-
-    def add(self, seed: int, token: int, version: int) -> None:
-        """Record that a version samples a turn's tokens from this one on, before it samples the first of them."""
 
 
 @dataclass(eq=False)

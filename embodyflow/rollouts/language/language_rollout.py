@@ -39,7 +39,7 @@ from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response, e
 from embodyflow.prompts.validation_scores import Answers, score_metrics
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
-from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
+from embodyflow.rollouts.group_rollout import GroupRollout, GroupRow, first_rows, places
 from embodyflow.rollouts.language.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.language.language_checks import check_prompts
 from embodyflow.rollouts.language.segments import Response, end_of, unfinished, version_column
@@ -54,18 +54,13 @@ _BUILDING = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(GroupRow):
     """A response to sample.
 
     Attributes:
-        row: Position in the whole batch, over all workers; part of the seed of the response.
-        uid, group_id: Ids as in :mod:`embodyflow.types`.
         index: Index of the prompt in its split.
     """
 
-    row: int
-    uid: int
-    group_id: int
     index: int
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from embodyflow.agents.conducting.interrupted import Interrupted
 from embodyflow.data.rows_file import Journal
-from embodyflow.generation.conversations.swapping import LoadWeights, SwappingEngine
+from embodyflow.data.swaps import LoadWeights
+from embodyflow.generation.conversations.swapping import SwappingEngine
 from embodyflow.generation.hf import HFEngine
 from embodyflow.rollouts.streaming.agent_groups import AgentGroups
 from embodyflow.rollouts.streaming.language_groups import LanguageGroups, Workflow

@@ -1,16 +1,15 @@
 """Groups of responses that one version of a language model plays side by side, each as it comes."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from embodyflow.agents.conducting.open_ended import OpenEnded
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion, ConversationEngine, GenerationEngine, Request
-from embodyflow.rollouts.group_rollout import REROLL_STRIDE
+from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question, responses_of
 from embodyflow.rollouts.language.segments import version_column
 
@@ -19,19 +18,18 @@ Workflow: TypeAlias = Callable[[int], Awaitable[Any]]
 
 
 class LanguageGroups(LanguageRollout):
-    """Implements :class:`~embodyflow.nodes.engines.GroupEngine`.
-
-    A group has the prompt, the draws and the ids of its place in the run, as if whole iterations were played. A group
-    that is drawn again keeps its prompt and gets other draws and ids. So groups that take long are not exchanged for
-    others.
-    """
+    """Implements :class:`~embodyflow.nodes.engines.GroupEngine`."""
 
     _conductor: OpenEnded[Any]
+
+    def for_another_version(self) -> Self:
+        """Return an engine of its own."""
+        return type(self)(self.config, self.rank, self.world_size)
 
     def begin(self) -> None:
         """Begin to play groups."""
         rollout = self.config.rollout
-        num_groups = min(rollout.groups_in_flight, rollout.num_groups * (rollout.max_staleness + 1))
+        num_groups = min(rollout.most_groups_in_flight, rollout.num_groups * (rollout.max_staleness + 1))
         self._conductor = self._open_conductor(num_groups * rollout.group_size)
 
     def end(self) -> None:
@@ -42,19 +40,8 @@ class LanguageGroups(LanguageRollout):
         self, seed: int, node_id: str, index: int, attempt: int, journal: Journal, timeout: float
     ) -> Columns:
         """Play a group beside others; may be called from several threads."""
-        iteration, questions = self._group(seed, index, attempt)
+        iteration, questions = rows_of_group(self.config, index, attempt, partial(self.training_episodes, seed))
         return self._play_beside_others(questions, (seed, iteration, node_id), journal, timeout)
-
-    def _group(self, seed: int, index: int, attempt: int) -> tuple[int, list[Question]]:
-        """Return the questions of a group, and the iteration that it belongs to by its index."""
-        rollout, num_rows = self.config.rollout, self.config.rows_per_iteration
-        before, place = divmod(index, rollout.num_groups)
-        whole = self.training_episodes(seed, before + 1)
-        stride = attempt * REROLL_STRIDE
-        return before + 1, [
-            replace(each, row=each.row + attempt * num_rows, uid=each.uid + stride, group_id=each.group_id + stride)
-            for each in whole[place * rollout.group_size : (place + 1) * rollout.group_size]
-        ]
 
     def _open_conductor(self, num_episodes: int) -> OpenEnded[Any]:
         return OpenEnded(self._invariant(self._engine), self._sampling(is_greedy=False), num_episodes)

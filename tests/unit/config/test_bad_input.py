@@ -379,9 +379,25 @@ MISTAKES = {
         "rollout.max_staleness=1",
         "algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not 1; allowed with stale rows are",
     ),
-    "streaming in an embodied job": (
-        "+rollout.mode=streaming",
-        "rollout.mode=streaming: allowed with job=language and job=agent, not job=embodied",
+    "streaming in a control job": (
+        "experiment=reacher algorithm=ppo +rollout.mode=streaming",
+        "rollout.mode=streaming: allowed with job=embodied, job=language and job=agent, not job=control",
+    ),
+    "streaming with too few environments for a group": (
+        "+rollout.mode=streaming rollout.group_size=8 rollout.envs_per_worker=7",
+        "rollout: envs_per_worker=7: must be at least group_size=8 with mode=streaming",
+    ),
+    "streaming with too few processes for its groups": (
+        "+rollout.mode=streaming rollout.group_size=2 rollout.envs_per_worker=8 rollout.env_processes=3",
+        "rollout: env_processes=3: allowed with mode=streaming are 0 and at least 4, one for each group in flight",
+    ),
+    "streaming with turns of halves": (
+        "+rollout.mode=streaming rollout.group_size=2 rollout.envs_per_worker=8 rollout.pipelined=false",
+        "rollout: pipelined=false: only used with mode=iterations",
+    ),
+    "streaming for replayed decisions": (
+        "experiment=push algorithm=rlpd +rollout.mode=streaming",
+        "rollout.mode=streaming: allowed with off_policy=null",
     ),
     "streaming and newer weights within a response": (
         "experiment=math rollout.mode=streaming rollout.max_staleness=1 rollout.interrupt.every=4 "
@@ -424,7 +440,7 @@ MISTAKES = {
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.max_staleness=1 "
         "algorithm.old_log_probs=proximal",
         "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=streaming and "
-        "order=by_index; by index, weights change at token indices by interrupt.every",
+        "order=by_index, because timing decides when weights change",
     ),
     "published weights without newer ones": (
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready",
@@ -441,7 +457,11 @@ MISTAKES = {
     ),
     "published weights for a robot": (
         "+rollout.interrupt.when=published",
-        "rollout.interrupt: ",
+        "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=iterations and",
+    ),
+    "token indices for a robot": (
+        "+rollout.interrupt.every=4",
+        "rollout.interrupt.every",
     ),
     "a kept cache at token indices": (
         "experiment=math rollout.interrupt.cache=keep rollout.interrupt.every=4 rollout.max_staleness=1",

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting_run import iterate, leave_flows
+from counting_run import begin, iterate, leave_flows
 from streamed_run import BATCH, ITERATIONS, STALENESS, config_of, open_stream, row_of, train, versions_of
 
+from embodyflow.data.swaps import Swap
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ConfigError
@@ -136,6 +137,27 @@ def test_a_new_process_goes_on_as_the_ledger_says(tmp_path: Path, order: str, da
     digest = asyncio.run(in_a_new_process())
     assert_as_dictated(run, digest, order)
     assert {index: selections_of(run).get(index) for index in before} == before
+
+
+def test_a_group_takes_no_room_before_its_recorded_versions_are_published(tmp_path: Path) -> None:
+    """It would wait on the worker, and the groups that its version is trained on would have no room."""
+    config = config_of(tmp_path, "waiting", *PUBLISHED, "rollout.groups_in_flight=1", "rollout.num_workers=1")
+    run = open_stream(RunFolder.create(config), config, 0)
+    early, late = Ticket(0, 0, 0), Ticket(BATCH, 0, 0)
+
+    async def fill() -> list[Ticket]:
+        await begin(run)
+        stream = run.rollouts
+        await stream.start(0)
+        await stream.stop()
+        stream._room, stream._plays = Room(1, 1, STALENESS + 1), {}
+        stream._wanted, stream._swaps = [late, early], {late: (Swap(6, 1, 1),)}
+        stream._fill()
+        started = list(stream._plays)
+        await stream.stop()
+        return started
+
+    assert asyncio.run(fill()) == [early]
 
 
 def test_rows_of_groups_that_a_buffer_lost_are_put_there_again(tmp_path: Path) -> None:

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 from agent_jobs import interview_config
 from agent_rollouts import play, rollout_of
+from group_calls import Memory, call
 from language_jobs import connected_trainer
 
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.padding import to_padded
 from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.tables import Table, digest_of
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.training.language_trainer import LanguageTrainer
-from embodyflow.workers.calls import GroupCall
 from embodyflow.workers.group_lanes import VersionLanes
 from embodyflow.workers.group_player import GroupPlayer
 
@@ -34,33 +33,9 @@ def trainer() -> Iterator[LanguageTrainer]:
         yield trainer
 
 
-class Memory:
-    """A buffer in this process, with the weights of a trainer as versions 0 to 9."""
-
-    def __init__(self, trainer: LanguageTrainer) -> None:
-        self.rows: dict[str, Table] = {}
-        self._weights: Table = {name: array[None] for name, array in (trainer.weights() | trainer.probe()).items()}
-        self.num_loads = 0
-
-    def get_shard(self, shard: ShardRef) -> Table:
-        self.num_loads += 1
-        return self._weights
-
-    def put(self, shard_id: str, rows: Table) -> ShardRef:
-        self.rows[shard_id] = rows
-        return ShardRef(shard_id, "here", len(rows["uid"]))
-
-
-def call(folder: Path, group: int, attempt: int = 0, version: int = 3, stream: int = 1) -> GroupCall:
-    ticket = Ticket(group, attempt, version)
-    place = str(folder / "stream" / "rollout" / str(group))
-    weights = {version: ShardRef("weights", "here", 1)}
-    return GroupCall("rollout", ticket, 0, place, weights, num_versions=2, stream=stream, timeout=60.0)
-
-
 @pytest.fixture
 def memory(trainer: LanguageTrainer) -> Memory:
-    return Memory(trainer)
+    return Memory(trainer.weights() | trainer.probe())
 
 
 @pytest.fixture

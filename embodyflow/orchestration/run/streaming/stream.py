@@ -55,7 +55,7 @@ class Stream:
         await self._session.abandon_groups()
         self._groups.drop_after(last)
         rollout = self._config.rollout
-        self._room = Room(rollout.num_workers, rollout.groups_in_flight, rollout.max_staleness + 1)
+        self._room = Room(rollout.num_workers, rollout.most_groups_in_flight, rollout.max_staleness + 1)
         self._selections: dict[int, Selection] = {}
         self._wanted: list[Ticket] = []  # groups to play before further ones
         self._errors: list[BaseException] = []
@@ -158,10 +158,11 @@ class Stream:
     def _fill(self) -> None:
         """Start groups while workers have room for them."""
         while self._wanted:
-            rank = self._rank_for(self._wanted[0])
-            if rank is None:
+            places = ((ticket, rank) for ticket in self._wanted if (rank := self._rank_for(ticket)) is not None)
+            if (place := next(places, None)) is None:
                 return
-            self._play(self._wanted.pop(0), rank)
+            self._wanted.remove(place[0])
+            self._play(*place)
         while (upcoming := self._admission.upcoming()) is not None:
             if (rank := self._rank_for(upcoming)) is None:
                 return
@@ -169,8 +170,12 @@ class Stream:
             self._play(upcoming, rank)
 
     def _rank_for(self, ticket: Ticket) -> int | None:
-        """Return a worker with room for a group; ``None`` without one, or if its version is not published yet."""
-        return self._room.for_version(ticket.version) if ticket.version <= self._turns.last_finished else None
+        """Return a worker with room for a group; ``None`` without one, or if a version of it is not published yet.
+
+        A group that waited for a version on a worker could take the room of those which that version is trained on.
+        """
+        newest = max([ticket.version, *(swap.version for swap in self._swaps.get(ticket, ()))])
+        return self._room.for_version(ticket.version) if newest <= self._turns.last_finished else None
 
     def _play(self, ticket: Ticket, rank: int) -> None:
         folder = self._groups.folder(self._node_id, ticket.group)
