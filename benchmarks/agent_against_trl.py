@@ -104,7 +104,7 @@ def build_trainer(config: Any) -> Any:
 def train(pipe: Any, steps: int, folder: Path) -> None:
     """Write a model that learned to call the tool: its folder for TRL, and its weights for us."""
     from embodyflow.data.batches import to_batch
-    from embodyflow.rollouts.agent_rollout import AgentRollout
+    from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 
     os.environ["WAIT_FACTOR"] = "0"
     config = config_of(f"warm_start.steps={steps}", "warm_start.until=null")
@@ -142,7 +142,7 @@ PASSES = PassClock()
 
 def build_ours(folder: Path) -> Callable[[int], tuple[int, int]]:
     from embodyflow.generation.conversations.row_passes import RowPasses
-    from embodyflow.rollouts.agent_rollout import AgentRollout
+    from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 
     config = config_of()
     rollout, trainer = AgentRollout(config, 0, 1), build_trainer(config)

@@ -128,7 +128,7 @@ def compare_conductors(num_episodes: int, num_rounds: int) -> list[dict[str, Any
     from embodyflow.agents.conducting.free_running import FreeRunning
     from embodyflow.agents.conducting.lockstep import Lockstep
     from embodyflow.config.generation import HFConfig
-    from embodyflow.generation.hf import HFEngine
+    from embodyflow.generation.transformers_engine.engine import HFEngine
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -41,8 +41,8 @@ from verl.protocol import BatchData, DataProto
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
-from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.buffers import start_buffers
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import start_buffers
 
 RESULTS = Path(__file__).parent / "results" / "data_plane.json"
 LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))

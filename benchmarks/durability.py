@@ -74,7 +74,7 @@ def contend(job: str, first: str, folder: str, iterations: int) -> None:
 
 def take_turns(first: str) -> None:
     """Patch the run so that iterations without durability write nothing but their checkpoint."""
-    from embodyflow.orchestration.run.graph_run import GraphRun
+    from embodyflow.orchestration.run.iterations.graph_run import GraphRun
     from embodyflow.orchestration.run.stages import Stages
 
     checkpoints: Any = importlib.import_module("embodyflow.record.checkpoints")

@@ -39,7 +39,7 @@ def run_and_account(flow: str, experiment: str, iterations: int, folder: str, ov
     import embodyflow.orchestration.run.stages as stages
     import embodyflow.record.checkpoints as checkpoints
     import embodyflow.record.metrics_log as metrics_log
-    from embodyflow.orchestration.run.graph_run import GraphRun
+    from embodyflow.orchestration.run.iterations.graph_run import GraphRun
     from embodyflow.record.ledger import Ledger
     from embodyflow.record.stage_rows import StageRows
 

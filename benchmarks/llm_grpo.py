@@ -116,7 +116,7 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
     import torch
 
     import tasks
-    from embodyflow.algorithms.shaping import place_on_last_token
+    from embodyflow.algorithms.credit.shaping import place_on_last_token
     from embodyflow.config.generation import HFConfig
     from embodyflow.data.batches import to_batch
     from embodyflow.generation.engines import build_generation_engine

@@ -6,7 +6,7 @@ import math
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.tool import build_tools
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.seeding import derive_rng
 

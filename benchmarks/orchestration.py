@@ -39,7 +39,7 @@ import ray
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-import embodyflow.orchestration.run.iteration
+import embodyflow.orchestration.run.iterations.iteration
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.run import GroupShape
 from embodyflow.data.row_plan import RankInput, Slice
@@ -47,10 +47,10 @@ from embodyflow.orchestration.display.artifacts import open_artifacts
 from embodyflow.orchestration.display.reporting import report_progress
 from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.run.cluster import ray_cluster
-from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
-from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, server_command
 from embodyflow.process.ports import free_port, listen_on
@@ -59,9 +59,9 @@ from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import open_trackers
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.signals import exit_on_signals
-from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult, NodeWork
 from embodyflow.workers.group import WorkerGroup
+from embodyflow.workers.rows.buffers import start_buffers
 from embodyflow.workers.session import Session
 from pipelines import NodeType, TaskGraph, load_pipeline
 
@@ -73,9 +73,9 @@ TARGET_SHARE = 0.05
 
 # Timed functions: name and owner.
 TIMED = {
-    "submit_node": embodyflow.orchestration.run.iteration,
+    "submit_node": embodyflow.orchestration.run.iterations.iteration,
     "run_node": Session,
-    "commit": embodyflow.orchestration.run.iteration,
+    "commit": embodyflow.orchestration.run.iterations.iteration,
 }
 
 
@@ -105,7 +105,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
             await group.start()
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with (
-            iteration_runs(embodyflow.orchestration.run.iteration.iteration) as runs,
+            iteration_runs(embodyflow.orchestration.run.iterations.iteration.iteration) as runs,
             open_artifacts(run_id) as artifacts,
         ):
             session = Session(config, groups, buffers)
@@ -149,7 +149,7 @@ def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> C
 async def our_iteration(index: int, kind: str, run: Run, spent: dict[str, float]) -> dict[str, float]:
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
-    await embodyflow.orchestration.run.iteration.run_iteration(run, index)
+    await embodyflow.orchestration.run.iterations.iteration.run_iteration(run, index)
     run.turns.mark_finished(index)
     total = time.perf_counter() - started
     if kind == "one":

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.report import write_report
 from embodyflow.errors import ConfigError
 from embodyflow.graph import TaskGraph
-from embodyflow.graph.porting import port_workflow
+from embodyflow.graph.siirl.porting import port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
 
 ROOT = Path(__file__).resolve().parent.parent

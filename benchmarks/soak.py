@@ -25,8 +25,8 @@ from embodyflow.data.partition import attention_cost
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.tables import num_rows_of
-from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.buffers import start_buffers
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import start_buffers
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 WARM_UP = 50  # iterations

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.learning import ROOT, draw, line, run, summarize
 from benchmarks.report import write_report
-from embodyflow.orchestration.run.graph_run import rollout_nodes
+from embodyflow.orchestration.run.iterations.graph_run import rollout_nodes
 from embodyflow.record.run_folder import RunFolder
 from pipelines import load_pipeline
 

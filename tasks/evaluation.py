@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.grouped import GroupedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns, to_batch, to_columns
 from embodyflow.data.metrics import Metric, as_metrics, mean, merge_metrics
 from embodyflow.data.padding import to_padded, to_ragged

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.credit.shaping import place_on_last_token
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.kl import kl_penalty
-from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.nodes.context import NodeContext

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from embodyflow.algorithms.credit.turns import Turns
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
 from embodyflow.algorithms.groups import Groups
-from embodyflow.algorithms.turns import Turns
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.pipeline import FilterConfig
 from embodyflow.data.batches import join_rows, to_batch, to_columns

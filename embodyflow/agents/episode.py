@@ -11,7 +11,7 @@ from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.tool import ModelTool
 from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.agents.transcript import Transcript
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
 from embodyflow.rewards.interface import Score
 

@@ -2,7 +2,7 @@
 
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from embodyflow.config.agent import CallLimits, ToolConfig
+from embodyflow.config.agents.agent import CallLimits, ToolConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 

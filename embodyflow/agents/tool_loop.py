@@ -9,7 +9,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.tool import ModelTool, build_tools, close_tools
 from embodyflow.agents.tool_calls import ToolCall, UnreadableCall, build_parser
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
 
 CallTool: TypeAlias = Callable[[ModelTool, Mapping[str, Any]], Awaitable[str]]

@@ -15,7 +15,7 @@ from embodyflow.agents.chat_memory import ChatMemory
 from embodyflow.agents.conversation import Conversation, Model
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Transcript
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.prompts.prompts import Prompt
 

@@ -4,7 +4,7 @@ import inspect
 
 from embodyflow.agents.areal.areal_workflow import ArealWorkflow
 from embodyflow.agents.workflow import RolloutWorkflow, WorkflowBuilder
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 

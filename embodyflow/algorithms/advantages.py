@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.agents import AgentRows
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
+from embodyflow.algorithms.credit.agents import AgentRows
+from embodyflow.algorithms.credit.turns import Turns
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
-from embodyflow.algorithms.turns import Turns
 from embodyflow.references import resolve
 
 
@@ -344,8 +344,8 @@ def rae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
     """Subtract an agent's running baseline from its outcome: A = s − b, for all tokens of the agent.
 
     The baseline averages the outcomes that the same agent had in earlier episodes
-    (:mod:`embodyflow.algorithms.running_baselines`). It needs neither critic nor siblings. Liu et al. 2025, "SPIRAL:
-    self-play on zero-sum games incentivizes reasoning via multi-agent multi-turn reinforcement learning",
+    (:mod:`embodyflow.algorithms.credit.running_baselines`). It needs neither critic nor siblings. Liu et al. 2025,
+    "SPIRAL: self-play on zero-sum games incentivizes reasoning via multi-agent multi-turn reinforcement learning",
     arXiv:2506.24119.
     """
     if inputs.token_baselines is None:

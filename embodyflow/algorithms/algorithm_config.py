@@ -168,11 +168,12 @@ class AlgorithmConfig(_Config):
         gamma, lam: Discount and GAE's λ, per decision.
         turn_discount: Discount between the turns of an agent, on top of gamma. With it a row's score is the discounted
             sum of its turns' rewards.
-        per_turn: Whether an agent's turn has its own advantage (:mod:`embodyflow.algorithms.turns`): grpo, dr_grpo and
-            rloo compare the returns of siblings from that turn on, and gae takes turns as steps instead of tokens.
+        per_turn: Whether an agent's turn has its own advantage (:mod:`embodyflow.algorithms.credit.turns`): grpo,
+            dr_grpo and rloo compare the returns of siblings from that turn on, and gae takes turns as steps instead of
+            tokens.
         per_agent: Whether the tokens of each agent are a row of their own to the estimator
-            (:mod:`embodyflow.algorithms.agents`): an agent's outcome is compared with those of the same agent in the
-            sibling episodes, never with another agent's.
+            (:mod:`embodyflow.algorithms.credit.agents`): an agent's outcome is compared with those of the same agent in
+            the sibling episodes, never with another agent's.
         baseline_decay: Weight of the earlier average in the running baseline of an agent (rae only); the newest outcome
             has the rest.
         whiten: Whether advantages get mean 0 and variance 1: ``batch`` whitens those of GAE over the batch,

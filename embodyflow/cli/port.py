@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
-from embodyflow.graph.porting import Ported, port_workflow
+from embodyflow.graph.siirl.porting import Ported, port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
 from embodyflow.project import is_project
 

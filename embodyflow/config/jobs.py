@@ -1,9 +1,9 @@
 """The kinds of jobs."""
 
-from embodyflow.config.agent import AgentJobConfig
-from embodyflow.config.control import ControlConfig
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.language import LanguageConfig
+from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.run import RunConfig
 
 KINDS = (EmbodiedConfig, ControlConfig, LanguageConfig, AgentJobConfig)

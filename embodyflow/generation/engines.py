@@ -21,7 +21,7 @@ def build_generation_engine(config: GenerationConfig, model_path: Path, device: 
     """
     match config:
         case HFConfig():
-            from embodyflow.generation.hf import HFEngine
+            from embodyflow.generation.transformers_engine.engine import HFEngine
 
             return HFEngine(config, model_path, device)
         case VLLMConfig():

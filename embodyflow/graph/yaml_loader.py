@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from embodyflow.errors import ConfigError
 from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.node import Node
-from embodyflow.graph.transport_nodes import leave_out
+from embodyflow.graph.siirl.transport_nodes import leave_out
 from embodyflow.graph.validation import GraphError, Problem, check, name_of
 
 

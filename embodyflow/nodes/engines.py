@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     import torch
 
     from embodyflow.config import RunConfig
-    from embodyflow.config.control import ControlConfig
-    from embodyflow.config.embodied import EmbodiedConfig
     from embodyflow.config.grouped import GroupedConfig
+    from embodyflow.config.robots.control import ControlConfig
+    from embodyflow.config.robots.embodied import EmbodiedConfig
     from embodyflow.data.batches import Columns
     from embodyflow.data.metrics import Metric
     from embodyflow.data.partition import Share

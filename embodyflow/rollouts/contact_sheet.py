@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.rollouts.clips import COLOURS, Clip, write_animation
 from embodyflow.rollouts.replay import FRAMES_PER_SECOND, frames_in
 from embodyflow.simulation.frames import CannotDrawError, drawing_env

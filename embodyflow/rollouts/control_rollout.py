@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
-from embodyflow.config.control import ControlConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.rollouts.episode_rows import padded

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from embodyflow.config.embodied import EmbodiedConfig, ExpertWarmStartConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig, ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.partition import Share

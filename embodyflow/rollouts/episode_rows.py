@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from embodyflow.columns import FINAL
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table

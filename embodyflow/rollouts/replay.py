@@ -11,7 +11,7 @@ import imageio.v3 as iio
 import numpy as np
 
 from embodyflow.columns import FINAL
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.rollouts.executable_actions import numbered_actions
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env

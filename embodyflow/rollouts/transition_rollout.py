@@ -5,7 +5,7 @@ from typing import cast
 import numpy as np
 from gymnasium.spaces import Box
 
-from embodyflow.config.control import ControlConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.policies.base import Decision
 from embodyflow.rollouts.control_rollout import ControlRollout

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.simulation.make_env import make_env
 
 RENDER_ERRORS = (TypeError, ValueError, AssertionError, NotImplementedError, ImportError, gym.error.Error)

@@ -16,9 +16,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodyflow.columns import COLUMNS, FINAL
-from embodyflow.config.control import ControlConfig
-from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields

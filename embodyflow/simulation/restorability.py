@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.simulation.vector_env import EnvError, EnvQuarantinedError, Supervision, VectorEnv

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.data.metrics import Metric, total
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.simulation.episode_history import EpisodeRecorder

@@ -5,8 +5,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from embodyflow.algorithms.credit.running_baselines import Outcomes, follow
 from embodyflow.algorithms.masked import AllReduce
-from embodyflow.algorithms.running_baselines import Outcomes, follow
 from embodyflow.config import RunConfig
 
 

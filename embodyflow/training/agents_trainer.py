@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.metrics import Metric, last, merge_metrics
 from embodyflow.policies.agent_arrays import named_for
 from embodyflow.policies.base import Policy
@@ -19,8 +19,8 @@ from embodyflow.policies.causal_lm.agents_causal_lm import AgentPolicies
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.learner import Learner
-from embodyflow.training.mesh import Mesh
 from embodyflow.training.objectives import PolicyObjective
+from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.policy_weights import AllWeights, PolicyWeights
 
 _DIGEST_BITS = 52

@@ -29,10 +29,10 @@ from embodyflow.training.agent_baselines import AgentBaselines
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
-from embodyflow.training.mesh import Mesh
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
+from embodyflow.training.parallel.mesh import Mesh
+from embodyflow.training.parallel.sharding import reshard, shard
 from embodyflow.training.policy_weights import AllWeights, PolicyWeights
-from embodyflow.training.sharding import reshard, shard
 
 
 class FSDPTrainer:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.language import LanguageConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, total
 from embodyflow.policies.base import ImitatingPolicy, Policy
 from embodyflow.seeding import derive_rng
-from embodyflow.training.sharding import clip_gradients
+from embodyflow.training.parallel.sharding import clip_gradients
 
 
 class Samples(Protocol):

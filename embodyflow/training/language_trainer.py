@@ -12,7 +12,7 @@ from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.policy_registry import find_policy
 from embodyflow.references import resolve
 from embodyflow.training.fsdp_trainer import FSDPTrainer
-from embodyflow.training.tensor_parallel import split
+from embodyflow.training.parallel.tensor_parallel import split
 
 
 class LanguageTrainer(FSDPTrainer):

@@ -19,10 +19,10 @@ from embodyflow.policies.running_statistics.return_scale import count_returns, r
 from embodyflow.policies.running_statistics.running_normalizer import count_states, normalizers_of
 from embodyflow.process.tracing import span
 from embodyflow.seeding import derive_seed
-from embodyflow.training.mesh import Mesh
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.training.objectives import Objective
-from embodyflow.training.sharding import clip_gradients
+from embodyflow.training.parallel.mesh import Mesh
+from embodyflow.training.parallel.sharding import clip_gradients
 from embodyflow.training.trained_model import TrainedModel
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]

@@ -15,7 +15,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
-from embodyflow.workers.layout import Layout, Rows
+from embodyflow.workers.rows.layout import Layout, Rows
 
 STREAM = "stream"
 """Beginning of the ids of rows of single groups."""

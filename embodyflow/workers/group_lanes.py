@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from embodyflow.config import RunConfig
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.references import resolve
-from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import GroupCall
+from embodyflow.workers.rows.buffer_client import BufferClient
 
 if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.nodes.engines import GroupEngine, InterruptibleGroupEngine

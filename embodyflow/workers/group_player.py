@@ -14,9 +14,9 @@ from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.process.durable_files import flush
 from embodyflow.rollouts.streaming.swap_journal import SwapJournal
-from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import GroupCall, NodeResult
 from embodyflow.workers.group_lanes import Lane, build_lanes
+from embodyflow.workers.rows.buffer_client import BufferClient
 
 
 class GroupPlayer:

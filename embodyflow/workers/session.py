@@ -19,13 +19,13 @@ from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Ticket
 from embodyflow.errors import InfrastructureError
 from embodyflow.process.tracing import span
-from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
 from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
-from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
 from embodyflow.workers.ray_threads import in_thread
+from embodyflow.workers.rows.buffers import call_buffers, start_buffers
+from embodyflow.workers.rows.layout import Layout, join_facts, order_of, plan_inputs
 
 _logger = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from embodyflow.process.memory import peak_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
-from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult, Usage
 from embodyflow.workers.deadline import time_limit
 from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.workers.rows.buffer_client import BufferClient
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
     from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine

@@ -26,8 +26,8 @@ from embodyflow.data.ragged import Ragged
 from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import BufferFullError, ShardLostError, WorkerLostError
-from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.buffers import call_buffers, start_buffers
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import call_buffers, start_buffers
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, generous because the machine may be busy
@@ -37,8 +37,8 @@ DRIVER = """
 import os, sys, time
 import numpy as np, ray
 from embodyflow.config.buffer import BufferConfig
-from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.buffers import start_buffers
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import start_buffers
 ray.init(address=sys.argv[1], log_to_driver=False, namespace="killed")
 place = BufferClient(start_buffers("killed", BufferConfig())).put("1/node/0", {"uid": np.arange(1000)}).location
 print(place.pid, os.readlink(f"/proc/{place.pid}/fd/{place.descriptor}"), flush=True)

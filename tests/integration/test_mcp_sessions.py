@@ -14,7 +14,7 @@ from waiting import eventually
 
 from embodyflow.agents.tool import ModelTool, build_tools, close_tools
 from embodyflow.agents.tool_runner import Answer, ToolRunner
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.process.ports import free_port
 
 pytestmark = pytest.mark.integration

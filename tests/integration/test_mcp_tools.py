@@ -14,7 +14,7 @@ from waiting import eventually
 
 from embodyflow.agents.tool import build_tools, close_tools
 from embodyflow.agents.tool_runner import Answer, ToolRunner
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 
 pytestmark = pytest.mark.integration
@@ -120,7 +120,8 @@ def test_a_server_that_hangs_is_started_again(tools):
 def test_the_process_ends_with_its_tools_and_with_its_worker(tools):
     """The worker is killed, so it cannot tell the server to end."""
     code = (
-        "import asyncio, sys; from embodyflow.agents.tool import build_tools; from embodyflow.config.agent import *\n"
+        "import asyncio, sys; from embodyflow.agents.tool import build_tools\n"
+        "from embodyflow.config.agents.agent import *\n"
         "from embodyflow.agents.tool_runner import ToolRunner\n"
         f"config = ToolConfig(mcp={{'command': {COMMAND!r}, 'include': ['process']}})\n"
         "tools = build_tools([config]); assert list(tools) == ['process']\n"

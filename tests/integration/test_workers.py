@@ -25,17 +25,17 @@ from embodyflow.data.metrics import total
 from embodyflow.data.row_plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
-from embodyflow.orchestration.run.graph_run import GraphRun
-from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.run.iterations.graph_run import GraphRun
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
-from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeReport, NodeWork
-from embodyflow.workers.layout import Layout
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import start_buffers
+from embodyflow.workers.rows.layout import Layout
 from embodyflow.workers.session import Session, open_session
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 

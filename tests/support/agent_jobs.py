@@ -13,7 +13,7 @@ from language_jobs import TINY as TINY_LANGUAGE
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.tool import build_tools, close_tools
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig, AgentJobConfig
+from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt

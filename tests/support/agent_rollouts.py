@@ -3,10 +3,10 @@
 import torch
 
 from embodyflow.agents.transcript import Origin
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 

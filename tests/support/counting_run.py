@@ -18,11 +18,12 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.orchestration.display import progress_log
 from embodyflow.orchestration.evaluation import evaluation
-from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training
-from embodyflow.orchestration.run.lookahead import Lookahead
+from embodyflow.orchestration.run import recovery, stages, training
+from embodyflow.orchestration.run.iterations import iteration, nodes
+from embodyflow.orchestration.run.iterations.lookahead import Lookahead
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.open_run import evaluations_of
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
-from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
@@ -159,7 +160,10 @@ def work_of(run: Any, index: int) -> NodeWork:
 
 
 async def iterate(run: Any, index: int, metrics: dict[str, float] | None = None) -> None:
-    """Run an iteration as :mod:`embodyflow.orchestration.run.iteration` does, with its metrics if any are given."""
+    """Run an iteration, with its metrics if any are given.
+
+    It does what :mod:`embodyflow.orchestration.run.iterations.iteration` does.
+    """
     nodes.CURRENT_RUN.set(run)
     report = await nodes._run_or_recall(work_of(run, index), [])
     run.turns.mark_rolled_out(index)

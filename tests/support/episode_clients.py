@@ -15,7 +15,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Tokens
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt

@@ -10,7 +10,7 @@ from agent_rollouts import play, rollout_of
 from ring_jobs import ring_config
 from trainers import free_address
 
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.training.agents_trainer import AgentsTrainer

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_jobs import agent_config, agent_words
 
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from examples.ring.sum_check import SumCheck
 
 FAULTS: list[str] = []

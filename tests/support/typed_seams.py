@@ -15,13 +15,13 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer
-from embodyflow.training.episode_off_policy_trainer import EpisodeOffPolicyTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
-from embodyflow.training.off_policy_learner import OffPolicyLearner
-from embodyflow.training.off_policy_trainer import OffPolicyTrainer
-from embodyflow.training.soft_actor_critic import SoftActorCritic
-from embodyflow.training.twin_delayed import TwinDelayed
+from embodyflow.training.off_policy.episode_trainer import EpisodeOffPolicyTrainer
+from embodyflow.training.off_policy.learner import OffPolicyLearner
+from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
+from embodyflow.training.off_policy.trainer import OffPolicyTrainer
+from embodyflow.training.off_policy.twin_delayed import TwinDelayed
 from embodyflow.workers.calls import NodeCall
 
 CONTEXTS: tuple[type[NodeContext], ...] = (NodeCall,)

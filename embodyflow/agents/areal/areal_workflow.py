@@ -13,7 +13,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.sampled_calls import RecordedModel
 from embodyflow.agents.tool import import_object
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 

@@ -11,7 +11,7 @@ from types import MethodType
 from typing import Any
 
 from embodyflow.agents.tool import ModelTool, Tool, exceptions, import_object
-from embodyflow.config.agent import AgentConfig, EnvironmentConfig
+from embodyflow.config.agents.agent import AgentConfig, EnvironmentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_seed

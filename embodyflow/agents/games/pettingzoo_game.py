@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from embodyflow.config.pettingzoo_game import PettingZooConfig
+from embodyflow.config.agents.pettingzoo_game import PettingZooConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 

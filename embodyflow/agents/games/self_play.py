@@ -9,7 +9,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.games.pettingzoo_game import PettingZooGame
 from embodyflow.agents.games.text_game import GameBuilder, TextGame
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.references import resolve

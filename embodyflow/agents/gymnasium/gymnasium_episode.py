@@ -8,8 +8,8 @@ from typing import Any
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.gymnasium.text_environment import EnvironmentFailedError, TextEnvironment
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
-from embodyflow.config.gymnasium_text import GymnasiumConfig
+from embodyflow.config.agents.agent import AgentConfig
+from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.references import resolve

@@ -5,7 +5,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from embodyflow.config.gymnasium_text import GymnasiumConfig
+from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp_types import CallToolResult, Tool
 
 from embodyflow.agents.mcp.mcp_sessions import SessionPool, Sessions, SharedSession
-from embodyflow.config.agent import McpServerConfig
+from embodyflow.config.agents.agent import McpServerConfig
 
 T = TypeVar("T")
 

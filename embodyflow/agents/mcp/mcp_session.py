@@ -10,7 +10,7 @@ from typing import Self
 from mcp import Client, StdioServerParameters
 
 from embodyflow.agents.mcp import server_process
-from embodyflow.config.agent import McpServerConfig
+from embodyflow.config.agents.agent import McpServerConfig
 
 log = logging.getLogger(__name__)
 

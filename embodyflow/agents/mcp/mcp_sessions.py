@@ -9,7 +9,7 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
 from embodyflow.agents.mcp.mcp_session import Session
-from embodyflow.config.agent import McpServerConfig
+from embodyflow.config.agents.agent import McpServerConfig
 
 log = logging.getLogger(__name__)
 

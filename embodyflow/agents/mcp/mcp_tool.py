@@ -11,7 +11,7 @@ from mcp_types import Tool as ListedTool
 
 from embodyflow.agents.mcp.mcp_connection import McpConnection
 from embodyflow.agents.tool import ModelMistake, ModelTool
-from embodyflow.config.agent import McpServerConfig, ToolConfig
+from embodyflow.config.agents.agent import McpServerConfig, ToolConfig
 from embodyflow.errors import ConfigError
 
 

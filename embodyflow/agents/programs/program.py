@@ -26,7 +26,7 @@ from embodyflow.agents.programs.repeated_model import RepeatedModel
 from embodyflow.agents.programs.reward import read_reward
 from embodyflow.agents.transcript import Transcript
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig, ProgramConfig
+from embodyflow.config.agents.agent import AgentConfig, ProgramConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.references import resolve

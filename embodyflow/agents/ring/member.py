@@ -5,7 +5,7 @@ from typing import Any
 
 from embodyflow.agents.tool import import_object
 from embodyflow.agents.transcript import Tokens
-from embodyflow.config.ring import RingMemberConfig
+from embodyflow.config.agents.ring import RingMemberConfig
 from embodyflow.errors import ConfigError
 
 

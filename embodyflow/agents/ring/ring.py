@@ -10,7 +10,7 @@ from embodyflow.agents.ring.ring_environment import RingEnvironment, RingSession
 from embodyflow.agents.ring.ring_record import RingRecord, RingTurn, last_turns, transcript_of
 from embodyflow.agents.transcript import Tokens
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt, encode
 

@@ -14,8 +14,8 @@ from embodyflow.agents.environments.environment_class import row_arguments, task
 from embodyflow.agents.environments.seeded_call import perform
 from embodyflow.agents.episode import EpisodeContext
 from embodyflow.agents.tool import Callee, import_object
-from embodyflow.config.agent import CallLimits
-from embodyflow.config.ring import RingEnvironmentConfig
+from embodyflow.config.agents.agent import CallLimits
+from embodyflow.config.agents.ring import RingEnvironmentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.seeding import derive_seed

@@ -18,7 +18,7 @@ from embodyflow.agents.endpoint.watch import Watch
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.verifiers.environment_host import Answer, EnvironmentHost, EnvironmentProcess
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.prompts.prompts import Prompt

@@ -9,7 +9,7 @@ from typing import Any
 from embodyflow.cli.environments.env_checks import CHECKS, Check, Finding, Subject
 from embodyflow.config.composition.compose import compose_environment, validate_environment
 from embodyflow.config.composition.keys import known_keys
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.simulation.make_env import declared_tasks
 

@@ -16,7 +16,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.utils.env_checker import check_env
 
 from embodyflow.cli.environments.described_spaces import describe_space, entries_of_space, is_bounded
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import num_choices, one_line
 from embodyflow.policies.observations import entries_of

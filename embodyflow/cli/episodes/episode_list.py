@@ -13,9 +13,9 @@ from embodyflow.cli.episodes.conversations import COLUMNS as CONVERSATION_COLUMN
 from embodyflow.cli.episodes.conversations import conversation_cells
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, total_reward
 from embodyflow.cli.tables import table_console
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import read_episodes
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines

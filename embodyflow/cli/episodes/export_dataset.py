@@ -15,7 +15,7 @@ import numpy as np
 
 from embodyflow.cli.episodes.episode_list import EpisodeFilter, check_task, is_chosen, open_episodes
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.datasets.feature_names import ACTION, IMAGES
 from embodyflow.datasets.lerobot.writer import DatasetDescription, LeRobotWriter
 from embodyflow.datasets.packages import require

@@ -13,8 +13,8 @@ from embodyflow.cli.episodes.conversations import conversation
 from embodyflow.cli.episodes.episode_list import open_episodes
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss, total_reward
 from embodyflow.cli.tables import table_console
-from embodyflow.config.agent import AgentJobConfig
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.agents.agent import AgentJobConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.record.episode_record import Episodes, find_episode
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.replay import film, first_difference

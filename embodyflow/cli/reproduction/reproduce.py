@@ -14,7 +14,7 @@ from embodyflow.cli.reproduction.comparison import SHOWN, difference, evaluation
 from embodyflow.cli.reproduction.scratch_run import prepare
 from embodyflow.cli.reproduction.span import Span, span_of
 from embodyflow.config import RunConfig
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.graph import load_pipeline

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from embodyflow.cli.speed.iteration_time import IterationTime
 from embodyflow.config import RunConfig
-from embodyflow.config.control import ControlConfig
 from embodyflow.config.grouped import GroupedConfig
+from embodyflow.config.robots.control import ControlConfig
 
 LEAST_GAIN = 1.05
 """Smallest gain that is worth a line."""

@@ -9,7 +9,7 @@ from embodyflow.config import RunConfig
 from embodyflow.graph import TaskGraph
 from embodyflow.graph.critical_path import critical_path
 from embodyflow.graph.node_groups import runs_on
-from embodyflow.orchestration.run.graph_run import rollout_nodes
+from embodyflow.orchestration.run.iterations.graph_run import rollout_nodes
 
 Records = Sequence[Mapping[str, Any]]
 

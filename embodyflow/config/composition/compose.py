@@ -25,8 +25,8 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.keys import known_keys
 from embodyflow.config.composition.mistakes import explain_hydra_error, explain_invalid
 from embodyflow.config.composition.search_path import ProjectConfigs
-from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.policy_section import as_section, for_discrete_actions, open_sizes
 from embodyflow.project import config_folders, shipped

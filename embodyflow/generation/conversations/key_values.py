@@ -108,7 +108,7 @@ class KeyValues:
 
 
 class BlockAttention:
-    """Implements :class:`~embodyflow.generation.decoder.Attention` on the blocks of one layer.
+    """Implements :class:`~embodyflow.generation.transformers_engine.decoder.Attention` on the blocks of one layer.
 
     Args:
         keys: Keys [N, S + 1, H, B, D] of N blocks of B positions.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.places import Places, Run, blocks_of
-from embodyflow.generation.decoder import Decoder
+from embodyflow.generation.transformers_engine.decoder import Decoder
 from embodyflow.policies.onednn_linear import linear_of_any_size
 
 MIN_RUN = 16

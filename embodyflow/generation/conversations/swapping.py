@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from embodyflow.data.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.generation.conversations.slot_conversations import SlotConversations
 from embodyflow.generation.conversations.turn import Turn
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.record.progress_line import progress_line
 
 

@@ -13,7 +13,7 @@ from embodyflow.orchestration.display.artifacts import short
 from embodyflow.orchestration.display.markdown import escape_cell
 from embodyflow.orchestration.display.report import Section, picture
 from embodyflow.orchestration.display.videos import animation
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from embodyflow.orchestration.evaluation.lanes import BetweenRollouts, Lane, OwnWorker
 from embodyflow.orchestration.evaluation.versions import evaluate_version, is_complete
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.process.tracing import span
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from embodyflow.orchestration.evaluation.lanes import InTurn
 from embodyflow.orchestration.evaluation.versions import evaluate_version
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 
 
 class BetweenIterations:

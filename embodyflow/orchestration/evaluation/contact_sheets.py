@@ -9,9 +9,9 @@ from prefect.logging import get_run_logger
 from embodyflow.orchestration.display.report import Section
 from embodyflow.orchestration.display.videos import animation
 from embodyflow.orchestration.evaluation.lanes import InTurn, Lane
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.workers.calls import NodeReport, NodeWork
-from embodyflow.workers.layout import Layout
+from embodyflow.workers.rows.layout import Layout
 
 
 async def draw_evaluation(run: Run, task: str, report: NodeReport) -> None:

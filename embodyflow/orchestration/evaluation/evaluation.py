@@ -7,14 +7,14 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.config import RunConfig
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.display.reporting import report_video, video_path
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.evaluation.lanes import Lane
-from embodyflow.orchestration.run.iteration import unrestorable_metrics
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.iteration import unrestorable_metrics
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeReport, NodeWork
 

@@ -20,7 +20,7 @@ from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, un
 from embodyflow.orchestration.evaluation.returns import return_lines
 from embodyflow.orchestration.evaluation.success_by_task import success_lines
 from embodyflow.orchestration.request.run_name import show_run_name
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained

@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.errors import ShardLostError
 from embodyflow.graph.node_groups import group_of
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 

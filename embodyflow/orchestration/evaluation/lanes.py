@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from embodyflow.config import RunConfig
-from embodyflow.orchestration.run.nodes import submit_node
+from embodyflow.orchestration.run.iterations.nodes import submit_node
 from embodyflow.record.stage_rows import StageRows
 from embodyflow.workers.calls import NodeReport, NodeWork
 

@@ -8,7 +8,7 @@ from embodyflow.data.confidence_intervals import mean_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.evaluation_request import EvaluatedPolicy
 from embodyflow.orchestration.evaluation.lanes import InTurn, Lane
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.workers.calls import NodeWork
 
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.orchestration.evaluation.contact_sheets import draw_evaluation
 from embodyflow.orchestration.evaluation.evaluation import MODES, solved_goals
 from embodyflow.orchestration.evaluation.evaluation_request import EvaluatedPolicy
-from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.run.iterations.nodes import Run, submit_node
 from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork

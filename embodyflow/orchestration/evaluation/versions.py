@@ -6,7 +6,7 @@ from typing import Any
 from embodyflow.orchestration.display.progress_log import log_progress
 from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
 from embodyflow.orchestration.evaluation.lanes import Lane
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.references import resolve
 
 

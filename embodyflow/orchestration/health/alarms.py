@@ -8,7 +8,7 @@ from embodyflow.health.examination import NAN, Alarm, examine, reads_history, wa
 from embodyflow.health.history import Finding, is_evaluation
 from embodyflow.orchestration.health import question, reporting
 from embodyflow.orchestration.health.roll_back import RollBackNeeded
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.recovery import leaves
 
 STRENGTH = ("notify", "roll_back", "pause", "cancel")

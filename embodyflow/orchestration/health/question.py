@@ -24,7 +24,7 @@ from prefect.utilities.engine import propose_state
 from embodyflow.config.health_checks import rolling_back
 from embodyflow.errors import HealthError
 from embodyflow.health.examination import Alarm
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.server.availability import is_unavailable
 from embodyflow.record.answers import AnswerFile
 

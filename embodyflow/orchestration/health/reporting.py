@@ -8,7 +8,7 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from embodyflow.health.examination import Alarm
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.server.settings import HEALTH_EVENT
 
 

@@ -15,7 +15,7 @@ from embodyflow.config.changed_values import value_of, with_values
 from embodyflow.config.health_checks import rolling_back
 from embodyflow.errors import HealthError
 from embodyflow.health.examination import Alarm
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.record.ledger import Ledger
 
 

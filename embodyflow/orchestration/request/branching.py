@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from embodyflow.config import RunConfig
 from embodyflow.config.branch import BranchConfig
 from embodyflow.config.composition.compose import check_on_this_machine, validate_config
-from embodyflow.config.control import ControlConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder

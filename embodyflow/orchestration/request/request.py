@@ -19,7 +19,7 @@ from embodyflow.config.composition.compose import (
     experiments,
     validate_config,
 )
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.branching import branched_config, branches, fill_branch, origin_of
 from embodyflow.orchestration.request.compatibility import check_compatibility

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 RunT_contra = TypeVar("RunT_contra", contravariant=True)
-"""The state of a run, :class:`embodyflow.orchestration.run.nodes.Run`, which holds its evaluations."""
+"""The state of a run, :class:`embodyflow.orchestration.run.iterations.nodes.Run`, which holds its evaluations."""
 
 
 class Evaluations(Protocol[RunT_contra]):

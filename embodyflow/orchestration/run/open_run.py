@@ -13,15 +13,15 @@ from embodyflow.orchestration.evaluation.between_iterations import BetweenIterat
 from embodyflow.orchestration.health.roll_back import with_roll_backs
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.evaluations import Evaluations
-from embodyflow.orchestration.run.iteration import iteration
-from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
+from embodyflow.orchestration.run.iterations.iteration import iteration
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.recovery import record_processes
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.orchestration.run.streaming.rollouts import Rollouts, WholeIterations
 from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.orchestration.run.traced import traced
-from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from prefect.logging import get_run_logger
 
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.run.iterations.nodes import Run, submit_node
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeWork
 

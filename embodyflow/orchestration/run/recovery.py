@@ -1,8 +1,8 @@
 """Recovery from infrastructure failures: replace the parts that failed, restore the last commit, retry the step.
 
 The loss of a rollout worker or of rows is repaired within the iteration (:mod:`embodyflow.workers.group`,
-:mod:`embodyflow.orchestration.run.graph_run`). All other infrastructure failures are handled here. Bugs are not
-retried, since they would only repeat: they end the run, and its last commit stays intact.
+:mod:`embodyflow.orchestration.run.iterations.graph_run`). All other infrastructure failures are handled here. Bugs are
+not retried, since they would only repeat: they end the run, and its last commit stays intact.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prefect.logging import get_run_logger
 
 from embodyflow.errors import DamageError, InfrastructureError
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.process.tracing import span
 
 T = TypeVar("T")

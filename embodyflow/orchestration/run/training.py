@@ -21,9 +21,9 @@ from embodyflow.orchestration.request.request import (
     stretched_schedule,
 )
 from embodyflow.orchestration.request.run_name import show_run_name
-from embodyflow.orchestration.run.iteration import begin_commit, publish_and_save, run_iteration
-from embodyflow.orchestration.run.lookahead import Lookahead
-from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.run.iterations.iteration import begin_commit, publish_and_save, run_iteration
+from embodyflow.orchestration.run.iterations.lookahead import Lookahead
+from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
 from embodyflow.orchestration.run.recovery import leaves, restore, with_recovery

@@ -13,10 +13,10 @@ import embodyflow
 from embodyflow.config import RunConfig
 from embodyflow.config.run import WarmStartUntilConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
-from embodyflow.orchestration.run.nodes import CURRENT_RUN
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN
 from embodyflow.orchestration.server.subflow_heartbeats import subflow_heartbeats
 from embodyflow.workers.calls import NodeReport, NodeWork
-from embodyflow.workers.layout import Layout
+from embodyflow.workers.rows.layout import Layout
 
 
 def warm_start_key(config: RunConfig) -> str:

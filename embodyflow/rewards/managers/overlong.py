@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from embodyflow.algorithms.shaping import overlong_penalty
+from embodyflow.algorithms.credit.shaping import overlong_penalty
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_config import DapoConfig
 

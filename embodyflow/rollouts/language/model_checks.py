@@ -65,7 +65,7 @@ def check_architecture(config: LanguageConfig, model: Any, key: str) -> None:
     """
     from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-    from embodyflow.generation.supported_models import check_model
+    from embodyflow.generation.transformers_engine.supported_models import check_model
     from embodyflow.policies.causal_lm.windows_causal_lm import KINDS
 
     kind = model.model_type

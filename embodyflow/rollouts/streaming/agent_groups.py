@@ -9,8 +9,8 @@ from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
-from embodyflow.rollouts.agent_rollout import AgentRollout, Services
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout, Services
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 from embodyflow.rollouts.language.language_rollout import Question, ids_of
 from embodyflow.rollouts.streaming.language_groups import LanguageGroups
 

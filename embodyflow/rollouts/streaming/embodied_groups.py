@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Self
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.policies.base import ActingPolicy, Decision

@@ -7,7 +7,7 @@ from embodyflow.agents.conducting.interrupted import Interrupted
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.swaps import LoadWeights
 from embodyflow.generation.conversations.swapping import SwappingEngine
-from embodyflow.generation.hf import HFEngine
+from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.rollouts.streaming.agent_groups import AgentGroups
 from embodyflow.rollouts.streaming.language_groups import LanguageGroups, Workflow
 from embodyflow.rollouts.streaming.swap_journal import SwapJournal

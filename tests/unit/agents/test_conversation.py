@@ -20,7 +20,7 @@ from embodyflow.agents.workflow import ChatEngine
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.prompts import Prompt
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 
 AGENT = agent_config().rollout.agent
 WORDS = ("the answer", " is", " twelve", "thirty", "\n", " ", "é", "to add", "<think>", "</think>", "…")

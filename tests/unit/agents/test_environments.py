@@ -16,7 +16,7 @@ from embodyflow.agents.environments.environment_loop import EnvironmentLoop, wit
 from embodyflow.agents.environments.environment_session import EnvironmentSession
 from embodyflow.agents.episode import EpisodeContext, Faults, ToolFailedError
 from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 

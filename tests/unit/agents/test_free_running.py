@@ -17,8 +17,8 @@ from embodyflow.agents.conducting.free_running import FreeRunning
 from embodyflow.agents.conducting.idle_loop import MAX_POLLS, IdleLoop
 from embodyflow.agents.conducting.lockstep import Lockstep
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 SAMPLING = Sampling(6, stop_token_ids=(3, 4))
 

@@ -11,11 +11,11 @@ from agent_rollouts import play
 from trainers import free_address
 
 from embodyflow.agents.transcript import Origin
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 NAMES = ("back", "on")

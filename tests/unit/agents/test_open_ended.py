@@ -14,8 +14,8 @@ from language_models import save_model
 
 from embodyflow.agents.conducting.open_ended import OpenEnded
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 SAMPLING = Sampling(6, stop_token_ids=(3, 4))
 Turns = list[Completion]

@@ -22,7 +22,7 @@ from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.episode import EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig, AgentJobConfig
+from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.branch import BranchConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
@@ -32,7 +32,7 @@ from embodyflow.policies.causal_lm.agents_causal_lm import owners_of, reserved_n
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.self_correct import build_tokenizer
 from embodyflow.rewards.interface import Score
-from embodyflow.rollouts.agent_checks import check_agent
+from embodyflow.rollouts.agents.agent_checks import check_agent
 from embodyflow.types import Batch
 
 TOKEN = 9

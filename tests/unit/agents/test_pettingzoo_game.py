@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from embodyflow.agents.games.pettingzoo_game import PettingZooGame
 from embodyflow.agents.games.self_play import SelfPlay
-from embodyflow.config.agent import AgentConfig
-from embodyflow.config.pettingzoo_game import PettingZooConfig
+from embodyflow.config.agents.agent import AgentConfig
+from embodyflow.config.agents.pettingzoo_game import PettingZooConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 

@@ -22,7 +22,7 @@ from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.programs.program import Program, ProgramChangedError, ProgramFailedError
 from embodyflow.agents.programs.reward import PrintedRewardError, read_reward
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.process import guardian
 

@@ -21,15 +21,15 @@ from embodyflow.agents.episode import Episode, EpisodeContext, Faults, ToolFaile
 from embodyflow.agents.ring.ring import Ring
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.self_correct import build_tokenizer
 from embodyflow.rewards.interface import Score
-from embodyflow.rollouts.agent_checks import check_agent
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_checks import check_agent
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 
 TOKENIZER = build_tokenizer()
 ROW = Prompt(7, None, [{"role": "user", "content": "27+95="}], "122", "self_correct")

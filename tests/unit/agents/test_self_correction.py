@@ -15,7 +15,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Origin
 from embodyflow.data.batches import to_batch
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 

@@ -19,12 +19,12 @@ from embodyflow.agents.games.self_play import SelfPlay
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin
 from embodyflow.algorithms.masked import one_rank
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.prompts import Prompt
-from embodyflow.rollouts.agent_rollout import AgentRollout, Services
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout, Services
 from embodyflow.types import Batch
 
 CONFIG = agent_config("experiment=kuhn", "warm_start.num_demos=40", "rollout.max_response_tokens=48")

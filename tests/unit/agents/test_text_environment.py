@@ -22,7 +22,7 @@ from embodyflow.agents.gymnasium.text_environment import (
     build_environment,
 )
 from embodyflow.agents.gymnasium.text_spaces import TextSpaces
-from embodyflow.config.gymnasium_text import GymnasiumConfig
+from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError
 
 CORRIDOR = {"id": "text_envs:Corridor-v0", "observation": PLACES, "actions": ("back", "On ")}

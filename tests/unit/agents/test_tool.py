@@ -3,7 +3,7 @@
 import pytest
 
 from embodyflow.agents.tool import ModelMistake, Tool, build_tools, shorten, text_of
-from embodyflow.config.agent import AgentConfig, ToolConfig
+from embodyflow.config.agents.agent import AgentConfig, ToolConfig
 from embodyflow.errors import ConfigError
 
 HERE = "tests.unit.agents.test_tool"

@@ -11,7 +11,7 @@ import pytest
 
 from embodyflow.agents.tool import ModelMistake, Tool, exceptions
 from embodyflow.agents.tool_runner import Answer, ToolRunner
-from embodyflow.config.agent import ToolConfig
+from embodyflow.config.agents.agent import ToolConfig
 
 DEFAULTS = {"function": "none:none", "retries": 2, "backoff": 0.0, "timeout": 5.0}
 

@@ -5,7 +5,7 @@ import pytest
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.generation.interface import Completion
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 
 
 def completion(*tokens, version=3):

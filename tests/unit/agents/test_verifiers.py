@@ -26,7 +26,7 @@ from embodyflow.agents.verifiers.verifiers_workflow import (
     EnvironmentFaultError,
     VerifiersWorkflow,
 )
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 

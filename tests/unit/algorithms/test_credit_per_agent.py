@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
-from embodyflow.algorithms.agents import AgentRows
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.credit.agents import AgentRows
 
 AGENTS = torch.tensor([[1, 1, 0, 2, 1], [1, 0, 2, 2, 0], [2, 0, 0, 0, 0]])
 TURNS = torch.tensor([[1, 1, 0, 2, 3], [1, 0, 2, 2, 0], [1, 0, 0, 0, 0]])

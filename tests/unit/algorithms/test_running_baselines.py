@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.algorithms.running_baselines import Outcomes, follow
+from embodyflow.algorithms.credit.running_baselines import Outcomes, follow
 
 RAE = AlgorithmConfig(advantage="rae", per_agent=True)
 MASK = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from embodyflow.algorithms.algorithm_config import OverlongConfig
-from embodyflow.algorithms.shaping import overlong_penalty, place_on_last_token
+from embodyflow.algorithms.credit.shaping import overlong_penalty, place_on_last_token
 
 
 def test_score_lands_on_the_last_token_inside():

@@ -12,7 +12,7 @@ from embodyflow.cli.environments.check_env import CHECKS, Subject, configuration
 from embodyflow.cli.environments.described_spaces import describe_space, is_bounded
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 
 LEAKED: list[mmap.mmap] = []

@@ -20,7 +20,7 @@ from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
 from embodyflow.record.episode_record import histogram_values, read_episodes
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 
 CONFIG = interview_config()
 TOKENIZER = build_tokenizer(CONFIG.policy)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
-from embodyflow.config.environment import AdapterConfig, EnvConfig
+from embodyflow.config.robots.environment import AdapterConfig, EnvConfig
 from embodyflow.environments.adapter import FIRST_SEED, Adaptation, AdaptedEnv
 from embodyflow.simulation.make_env import first_task, make_env
 from embodyflow.simulation.rendering import rendering_problem

@@ -17,9 +17,9 @@ from generation_engines import EngineProcess, completions_server, vllm_serve
 from language_models import MAX_POSITIONS, VOCAB, load_model, save_model
 
 from embodyflow.config.generation import HFConfig, RemoteConfig, VLLMConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, GenerationEngine, GenerationError, Request, Sampling
 from embodyflow.generation.remote import RemoteEngine
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 PARITY = 1e-5  # tolerance for log-probs in float32
 MAX_TOKENS = 12

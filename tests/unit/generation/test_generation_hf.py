@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 
 def test_a_long_completion_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from embodyflow.config.generation import HFConfig, RemoteConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation import http_client
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import GenerationError, Request, Sampling
 from embodyflow.generation.remote import RemoteEngine
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 
 @pytest.fixture(scope="module")

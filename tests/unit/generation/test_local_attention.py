@@ -12,8 +12,8 @@ from language_models import VOCAB
 from local_models import MODELS, WINDOW, load_local, save_local
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 PARITY = 1e-5
 DECODED = ("mistral", "qwen2", "qwen3")

@@ -17,8 +17,8 @@ from language_models import VOCAB, save_model
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.conversations import places, row_passes
 from embodyflow.generation.conversations.row_passes import linear_of_any_size
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Conversations, GenerationError, Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 
 SAMPLING = Sampling(8, stop_token_ids=(3, 4))
 PROMPT = tuple(range(5, 17))

@@ -18,7 +18,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.graph import GraphError, Pipeline, load_pipeline
 from embodyflow.graph.built_in_functions import FUNCTIONS, KINDS
 from embodyflow.graph.node_groups import runs_on
-from embodyflow.graph.porting import port_workflow
+from embodyflow.graph.siirl.porting import port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.types import NodeOutput

@@ -13,7 +13,7 @@ from embodyflow.data.metrics import mean, total
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.orchestration.evaluation import lanes
 from embodyflow.orchestration.evaluation.lanes import BetweenRollouts, InTurn, Lane, OwnWorker
-from embodyflow.orchestration.run.parts import run_in_parts
+from embodyflow.orchestration.run.iterations.parts import run_in_parts
 from embodyflow.record.stage_rows import StageRows
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.session import Session

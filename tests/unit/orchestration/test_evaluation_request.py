@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embodyflow.config.control import ControlConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation import evaluation_request, evaluation_run
 from embodyflow.orchestration.evaluation.evaluation_request import (

@@ -15,7 +15,8 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
 from embodyflow.orchestration.display import progress_log
 from embodyflow.orchestration.evaluation import evaluation
-from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.orchestration.run import recovery, stages, training
+from embodyflow.orchestration.run.iterations import nodes
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.run_folder import RunFolder
 

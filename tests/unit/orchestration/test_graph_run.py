@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from embodyflow.errors import ShardLostError
-from embodyflow.orchestration.run.graph_run import GraphRun
-from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.run.iterations.graph_run import GraphRun
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph
 

@@ -18,8 +18,9 @@ from lossy_disk import Disk, Promise, Recorder, lay_out, trees_after
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.orchestration.request import request
-from embodyflow.orchestration.run import nodes, recovery, stages
-from embodyflow.orchestration.run.lookahead import Lookahead
+from embodyflow.orchestration.run import recovery, stages
+from embodyflow.orchestration.run.iterations import nodes
+from embodyflow.orchestration.run.iterations.lookahead import Lookahead
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder

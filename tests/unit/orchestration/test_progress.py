@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from embodyflow.config.control import ControlConfig
-from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.language import LanguageConfig
+from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.orchestration.display import progress_bar
 from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.process.durable_files import write_atomically

@@ -17,7 +17,7 @@ from embodyflow.errors import (
 )
 from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.run import recovery
-from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.record.run_folder import RunFolder
 
 LOST = WorkerLostError("a worker of the trainer group is gone")

@@ -14,7 +14,7 @@ from unrestorable_envs import GlobalSteps
 
 from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request import request as request_module
 from embodyflow.orchestration.request.request import (

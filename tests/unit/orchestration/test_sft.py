@@ -10,7 +10,7 @@ from language_jobs import language_config
 from language_models import save_model
 
 from embodyflow.config import RunConfig
-from embodyflow.config.environment import AdapterConfig
+from embodyflow.config.robots.environment import AdapterConfig
 from embodyflow.orchestration.run.warm_start import warm_start_key
 
 ROWS = [{"question": f"What is {number}?", "answer": f"It is {number}."} for number in range(8)]

@@ -14,7 +14,7 @@ from embodyflow.orchestration.run.stages import Stages
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
-from embodyflow.workers.layout import Layout, plan_inputs
+from embodyflow.workers.rows.layout import Layout, plan_inputs
 
 SHARDS = (ShardRef("1/rollout/0", "here", 2), ShardRef("1/rollout/1", "here", 2))
 

@@ -17,7 +17,8 @@ from counting_run import begin, iterate, run_in
 from embodyflow.config import RunConfig
 from embodyflow.errors import BufferFullError, ConfigError, DiskFullError, StorageError, WorkerLostError
 from embodyflow.orchestration.request.request import RunRequest
-from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.orchestration.run import recovery, stages, training
+from embodyflow.orchestration.run.iterations import nodes
 from embodyflow.orchestration.run.storage_faults import storage_fault
 from embodyflow.record.run_folder import RunFolder
 

@@ -7,7 +7,7 @@ import pytest
 from prefect.states import Completed, Failed, State
 from prefect.task_engine import AsyncTaskRunEngine
 
-import embodyflow.orchestration.run.nodes  # noqa: F401 installs the filter
+import embodyflow.orchestration.run.iterations.nodes  # noqa: F401 installs the filter
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.run import recovery, training
-from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
-from embodyflow.orchestration.run.lookahead import Lookahead
-from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.run.iterations.graph_run import GraphRun, rollout_nodes
+from embodyflow.orchestration.run.iterations.lookahead import Lookahead
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
@@ -259,7 +259,7 @@ def test_a_failure_during_cancellation_is_logged(caplog: pytest.LogCaptureFixtur
 
     with pytest.raises(WorkerLostError):
         asyncio.run(Lookahead(iterate_badly, ahead=2, last=3).run_until(1, after=0))
-    [record] = [record for record in caplog.records if record.name == "embodyflow.orchestration.run.lookahead"]
+    [record] = [record for record in caplog.records if record.name == Lookahead.__module__]
     assert record.getMessage() == "iteration 2 was cancelled and failed" and "a bug in its cleanup" in str(
         record.exc_info
     )

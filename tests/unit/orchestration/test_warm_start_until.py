@@ -12,7 +12,7 @@ import pytest
 from embodyflow.config.run import WarmStartUntilConfig
 from embodyflow.data.metrics import last, mean
 from embodyflow.orchestration.run import warm_start
-from embodyflow.orchestration.run.nodes import CURRENT_RUN
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN
 from embodyflow.workers.calls import NodeWork
 
 

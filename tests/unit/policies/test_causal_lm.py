@@ -21,8 +21,8 @@ from transformers.modeling_flash_attention_utils import _is_packed_sequence, pre
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.policies.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic

@@ -15,8 +15,8 @@ from huggingface_hub import constants
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.policies.causal_lm import gguf_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.modeling_causal_lm import folder_of

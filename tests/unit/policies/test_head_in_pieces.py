@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
+from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.policies.causal_lm import head_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy

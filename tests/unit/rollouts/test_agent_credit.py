@@ -21,7 +21,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm import policy_causal_lm
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy, pack
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 from embodyflow.training.objectives import PolicyObjective
 
 CONFIG = agent_config()

@@ -18,13 +18,13 @@ import tasks
 from embodyflow.agents.conducting.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import EpisodeError
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 FAULTS = ("time-out", "connection", "server", "broken answer", "dead sandbox")

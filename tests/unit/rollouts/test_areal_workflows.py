@@ -15,10 +15,10 @@ from trainers import free_address
 from embodyflow.agents.areal.generation_shapes import GenerationHyperparameters, ModelResponse
 from embodyflow.agents.transcript import Origin
 from embodyflow.agents.workflow_registry import build_workflow
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError, EpisodeError
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 KWARGS = {"reward_fn": "areal_workflows:count_digits", "max_turns": 3}

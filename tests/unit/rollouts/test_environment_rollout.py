@@ -17,12 +17,12 @@ from trainers import free_address
 
 from embodyflow.agents.tool_calls import PARSERS, ToolCall
 from embodyflow.agents.workflow_registry import build_workflow
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 TASKS = (

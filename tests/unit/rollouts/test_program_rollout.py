@@ -14,12 +14,12 @@ from my_programs import SCRIPT
 
 from benchmarks.in_process import InProcessRun
 from embodyflow.agents.programs.program import ProgramFailedError
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.agent_checks import check_agent
+from embodyflow.rollouts.agents.agent_checks import check_agent
 from embodyflow.training.language_trainer import LanguageTrainer
 
 SMALL = ("rollout.agent.tools=[]", "warm_start=null", "rollout.num_groups=1")

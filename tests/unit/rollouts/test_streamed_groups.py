@@ -14,7 +14,7 @@ from agent_rollouts import play, rollout_of
 from group_calls import Memory, call
 from language_jobs import connected_trainer
 
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.padding import to_padded
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.tables import digest_of

@@ -12,12 +12,12 @@ from language_jobs import connected_trainer
 from vf_stand_in import stand_in
 
 from embodyflow.agents.verifiers.verifiers_workflow import EnvironmentFailedError
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, EpisodeError
-from embodyflow.rollouts.agent_checks import check_agent
+from embodyflow.rollouts.agents.agent_checks import check_agent
 from embodyflow.training.language_trainer import LanguageTrainer
 
 REWARDS = {"rewards": {"right": 0.75}, "metrics": {}, "is_truncated": False}

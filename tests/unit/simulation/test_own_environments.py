@@ -19,7 +19,7 @@ from trainers import SEED, new_trainer
 import tasks
 from embodyflow.columns import COLUMNS
 from embodyflow.config import RunConfig
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError

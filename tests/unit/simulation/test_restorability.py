@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.simulation.make_env import unrestorable_tasks
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
-from embodyflow.training.soft_actor_critic import SoftActorCritic
+from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
 
 WORDS = ("experiment=pendulum", "policy.hidden_size=16", f"algorithm.gamma={GAMMA}", "off_policy.target_rate=0.1")
 

@@ -11,7 +11,7 @@ from stable_baselines3.common.logger import Logger
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
-from embodyflow.training.twin_delayed import TwinDelayed
+from embodyflow.training.off_policy.twin_delayed import TwinDelayed
 
 NOISE = 0.6  # of which the clip cuts much
 WORDS = (

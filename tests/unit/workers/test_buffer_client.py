@@ -16,9 +16,9 @@ from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.row_plan import Location
-from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.local_calls import LocalCaller, serve
-from embodyflow.workers.shard_store import ShardStore
+from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.shard_store import ShardStore
 
 
 def answer(connection: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from embodyflow.data.padding import facts_of
 from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
-from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
+from embodyflow.workers.rows.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 
 def output(node_id: str, group: str, counts: Sequence[int], facts: RowFacts | None = None) -> Rows:

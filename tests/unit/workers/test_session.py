@@ -16,7 +16,7 @@ from embodyflow.data.tickets import Ticket
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers import session as session_module
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork
-from embodyflow.workers.layout import Layout
+from embodyflow.workers.rows.layout import Layout
 from embodyflow.workers.session import Session
 
 WEIGHTS = ShardRef("weights/7/0", "host", 1)

@@ -18,8 +18,8 @@ from embodyflow.data.row_plan import Location
 from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ConfigError
-from embodyflow.workers.segments import WritableSegments, map_content
-from embodyflow.workers.shard_store import ShardStore
+from embodyflow.workers.rows.segments import WritableSegments, map_content
+from embodyflow.workers.rows.shard_store import ShardStore
 
 ROWS = 1 << 17  # of one byte: two of the smallest segments
 WRITER = WritableSegments()

@@ -15,13 +15,13 @@ from embodyflow.data.row_plan import RowFacts
 from embodyflow.data.swaps import Swap
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ShardLostError
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.admission import Admission, ByIndex, FirstReady, FirstReadyWithin, Sizes
 from embodyflow.orchestration.run.streaming.room import Room
-from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.group_rows import GroupRows
 from embodyflow.workers.calls import STREAM, NodeReport, NodeResult, NodeWork
-from embodyflow.workers.layout import join_facts
+from embodyflow.workers.rows.layout import join_facts
 from embodyflow.workers.session import Session
 
 GATHER = "tasks:gather_groups"

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from embodyflow.algorithms.off_policy import clipped_noise, deterministic_targets, squared_errors
-from embodyflow.config.off_policy import TwinDelayedConfig
+from embodyflow.config.robots.off_policy import TwinDelayedConfig
 from embodyflow.policies.base import ActionCritics, DeterministicPolicy
-from embodyflow.training.off_policy_learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
 from embodyflow.training.replay.replay_buffer import Transitions
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Response
-from embodyflow.config.agent import AgentConfig
+from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.padding import pad_lists

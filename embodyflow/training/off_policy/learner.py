@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-from embodyflow.config.control import ControlConfig
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.policies.base import ActingPolicy, ActionCritics
+from embodyflow.training.parallel.sharding import clip_gradients
 from embodyflow.training.replay.replay_buffer import Transitions
-from embodyflow.training.sharding import clip_gradients
 from embodyflow.training.trained_model import TrainedModel
 
 Metrics = dict[str, torch.Tensor]

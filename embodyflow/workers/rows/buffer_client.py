@@ -15,7 +15,7 @@ from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.lost_actors import ACTOR_GONE
-from embodyflow.workers.segments import WritableSegments, map_content
+from embodyflow.workers.rows.segments import WritableSegments, map_content
 
 _LOOKUPS = 3  # the buffer may spill a shard between its answer and the mapping
 

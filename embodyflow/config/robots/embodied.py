@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
-from embodyflow.config.off_policy import LearnerConfig, check_off_policy
+from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
+from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
 from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
@@ -153,7 +153,7 @@ class GoalEvaluationConfig(EvaluationConfig):
     video: bool = True
 
 
-OFF_POLICY_TRAINER = "embodyflow.training.episode_off_policy_trainer:EpisodeOffPolicyTrainer"
+OFF_POLICY_TRAINER = "embodyflow.training.off_policy.episode_trainer:EpisodeOffPolicyTrainer"
 """Engine of the trainer group in off-policy training."""
 
 

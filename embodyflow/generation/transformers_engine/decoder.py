@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from embodyflow.generation.slot_cache import SlotCache, SlotLayer
+from embodyflow.generation.transformers_engine.slot_cache import SlotCache, SlotLayer
 from embodyflow.policies.causal_lm.windows_causal_lm import Window, windows_of
 from embodyflow.policies.onednn_linear import linear
 

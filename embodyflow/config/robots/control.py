@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
-from embodyflow.config.off_policy import LearnerConfig, check_off_policy
+from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
+from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -15,7 +15,7 @@ from embodyflow.policies.policy_registry import check_training
 
 OFF_POLICY_ENGINES = {
     "rollout": "embodyflow.rollouts.transition_rollout:TransitionRollout",
-    "trainer": "embodyflow.training.off_policy_trainer:OffPolicyTrainer",
+    "trainer": "embodyflow.training.off_policy.trainer:OffPolicyTrainer",
 }
 """Engine of each worker group in off-policy training."""
 

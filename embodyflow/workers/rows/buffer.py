@@ -17,8 +17,8 @@ from embodyflow.data.table_packing import unpack_rows
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ShardLostError
 from embodyflow.workers.local_calls import Method, serve
-from embodyflow.workers.segments import map_content
-from embodyflow.workers.shard_store import ShardStore
+from embodyflow.workers.rows.segments import map_content
+from embodyflow.workers.rows.shard_store import ShardStore
 
 _POLL_SECONDS = 0.005
 

@@ -7,8 +7,8 @@ import ray
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.errors import WorkerLostError
-from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
+from embodyflow.workers.rows.buffer import Buffer
 
 
 def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import TrainerConfig
-from embodyflow.training.mesh import Mesh
+from embodyflow.training.parallel.mesh import Mesh
 
 
 def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: TrainerConfig) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.config.control import ControlConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.errors import DamageError
 from embodyflow.policies.base import ActionCritics
@@ -20,7 +20,7 @@ from embodyflow.references import resolve
 from embodyflow.seeding import derive_rng
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
-from embodyflow.training.off_policy_learner import OffPolicyLearner, OffPolicyRun
+from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
 from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, draw
 from embodyflow.training.replay.segments import STATE_FILE
 

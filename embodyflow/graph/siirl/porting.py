@@ -10,8 +10,8 @@ import yaml
 
 from embodyflow.graph.built_in_functions import KINDS, built_in_name, infer
 from embodyflow.graph.node import NodeType
-from embodyflow.graph.ported_agents import PortedAgents, port_agents
-from embodyflow.graph.transport_nodes import leave_out, why_left_out
+from embodyflow.graph.siirl.ported_agents import PortedAgents, port_agents
+from embodyflow.graph.siirl.transport_nodes import leave_out, why_left_out
 from embodyflow.graph.validation import MULTI_AGENT_KEYS, ancestors, name_of
 from embodyflow.graph.yaml_loader import Ref, read_workflow
 from embodyflow.nodes.declarations import declared

@@ -10,7 +10,7 @@ from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
 from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
-from embodyflow.config.agent import AgentConfig, AgentJobConfig
+from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.agents_causal_lm import reserved_names
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer

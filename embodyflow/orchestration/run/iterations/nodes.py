@@ -19,10 +19,10 @@ from embodyflow.data.metrics import to_floats
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.run.evaluations import Evaluations
-from embodyflow.orchestration.run.parts import run_in_parts
+from embodyflow.orchestration.run.iterations.parts import run_in_parts
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.rollouts import Rollouts
-from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
 from embodyflow.process.tracing import span
 from embodyflow.record.run_folder import RunFolder

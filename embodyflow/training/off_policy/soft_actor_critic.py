@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets, temperature_loss
-from embodyflow.config.off_policy import SoftActorCriticConfig
+from embodyflow.config.robots.off_policy import SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
-from embodyflow.training.off_policy_learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
 from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 

@@ -22,7 +22,7 @@ from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator, Measured
 from embodyflow.agents.workflow_registry import build_workflow
-from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
@@ -32,7 +32,7 @@ from embodyflow.generation.interface import Completion, ConversationEngine, Fini
 from embodyflow.policies.agent_arrays import arrays_of
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
+from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes, conversation_metrics
 from embodyflow.rollouts.language.language_rollout import SPLITS, LanguageRollout, Question, ids_of
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch

@@ -12,8 +12,8 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.health.alarms import alarm_metrics
 from embodyflow.orchestration.run.accounting import used_resources, used_time
-from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
-from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+from embodyflow.orchestration.run.iterations.graph_run import GraphRun, RunNode
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
 from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.process.tracing import span
 from embodyflow.record.episode_record import Array, histogram_values

@@ -82,7 +82,7 @@ class SoftActorCriticConfig(OffPolicyConfig):
         temperature: Coefficient of the entropy.
     """
 
-    learner: ClassVar[str] = "embodyflow.training.soft_actor_critic:SoftActorCritic"
+    learner: ClassVar[str] = "embodyflow.training.off_policy.soft_actor_critic:SoftActorCritic"
 
     name: Literal["sac"] = "sac"
     num_target_critics: PositiveInt | None = None
@@ -100,7 +100,7 @@ class TwinDelayedConfig(OffPolicyConfig):
         target_noise_clip: Largest absolute value of that noise.
     """
 
-    learner: ClassVar[str] = "embodyflow.training.twin_delayed:TwinDelayed"
+    learner: ClassVar[str] = "embodyflow.training.off_policy.twin_delayed:TwinDelayed"
 
     name: Literal["td3"] = "td3"
     policy_delay: PositiveInt = 2

@@ -8,7 +8,7 @@ from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
 from embodyflow.data.row_plan import Location
 from embodyflow.errors import BufferFullError
-from embodyflow.workers.segments import Segment, free_bytes
+from embodyflow.workers.rows.segments import Segment, free_bytes
 
 _SMALLEST = 1 << 16  # bytes of the smallest segment
 

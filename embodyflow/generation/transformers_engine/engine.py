@@ -15,11 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import DynamicCache
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.generation import attention
-from embodyflow.generation.active_completions import ActiveCompletions
 from embodyflow.generation.conversations.invariant_passes import InvariantPasses
 from embodyflow.generation.conversations.slot_conversations import SlotConversations
-from embodyflow.generation.decoder import Decoder, is_supported
 from embodyflow.generation.head import head_at
 from embodyflow.generation.interface import (
     Arrivals,
@@ -30,10 +27,13 @@ from embodyflow.generation.interface import (
     check_sequences,
 )
 from embodyflow.generation.sampler import Sampler
-from embodyflow.generation.slot_cache import SlotCache
 from embodyflow.generation.stopping import StopStrings
 from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
-from embodyflow.generation.supported_models import check_model
+from embodyflow.generation.transformers_engine import attention
+from embodyflow.generation.transformers_engine.active_completions import ActiveCompletions
+from embodyflow.generation.transformers_engine.decoder import Decoder, is_supported
+from embodyflow.generation.transformers_engine.slot_cache import SlotCache
+from embodyflow.generation.transformers_engine.supported_models import check_model
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces

@@ -8,10 +8,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 
-from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.process.file_modes import follow_umask
-from embodyflow.training.off_policy_trainer import OffPolicyTrainer
+from embodyflow.training.off_policy.trainer import OffPolicyTrainer
 from embodyflow.training.replay.episode_transitions import of_demonstrations, of_episodes
 from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape
 

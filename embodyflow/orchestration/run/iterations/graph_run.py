@@ -11,7 +11,7 @@ from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError
 from embodyflow.graph import Node, TaskGraph
 from embodyflow.graph.node_groups import group_of, runs_on
-from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]

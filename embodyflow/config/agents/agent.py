@@ -4,11 +4,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
+from embodyflow.config.agents.pettingzoo_game import PettingZooConfig
+from embodyflow.config.agents.ring import RingConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
-from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
-from embodyflow.config.pettingzoo_game import PettingZooConfig
-from embodyflow.config.ring import RingConfig
 from embodyflow.config.run import GroupShape
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
@@ -347,13 +347,13 @@ class AgentJobConfig(LanguageConfig):
     """
 
     kind: ClassVar[str] = "agent"
-    rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.agents.agent_rollout:AgentRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.agent_groups:AgentGroups"
     interrupted_group_engine: ClassVar[str | None] = (
         "embodyflow.rollouts.streaming.interrupted_groups:InterruptedAgentGroups"
     )
     own_weights_engine: ClassVar[str] = "embodyflow.training.agents_trainer:AgentsTrainer"
-    check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
+    check: ClassVar[str] = "embodyflow.rollouts.agents.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
     pipelines: ClassVar[tuple[str, ...]] = (*LanguageConfig.pipelines, "rae")
 

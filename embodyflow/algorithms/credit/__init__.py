@@ -1,0 +1,1 @@
+"""Credit within an episode: turns, agents and their baselines, and where a reward is placed."""

@@ -1,0 +1,1 @@
+"""The generation engine that runs transformers models by itself, with continuous batching."""

@@ -1,0 +1,1 @@
+"""The iterations of a run: passes over the graph, and the order in which those in flight proceed."""

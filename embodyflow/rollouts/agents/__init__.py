@@ -1,0 +1,1 @@
+"""Rollouts of agents: checks before the start, conversations, and their rows."""
