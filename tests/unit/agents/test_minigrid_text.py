@@ -1,11 +1,12 @@
 """MiniGrid by text: what is seen where, from the agent's point of view."""
 
-from itertools import pairwise
+import re
 
 import numpy as np
 import pytest
 
-from embodyflow.agents.gymnasium.minigrid_text import _COLORS, _KINDS, _STATES, bot_actions, build_tokenizer, describe
+from embodyflow.agents.gymnasium.babyai_expert import go_to
+from embodyflow.agents.gymnasium.minigrid_text import _COLORS, _KINDS, _STATES, build_tokenizer, describe
 
 WALL, DOOR, KEY, BALL, BOX = 2, 4, 5, 6, 7
 RED, GREEN, YELLOW = 0, 1, 4
@@ -25,19 +26,19 @@ def observation(cells, mission="go to the red ball"):
     ("cells", "text"),
     [
         ({}, "nothing"),
-        ({(3, 4): (BALL, RED, 0)}, "red ball 2 ahead"),
-        ({(2, 6): (BOX, GREEN, 0)}, "green box 1 left"),
-        ({(5, 5): (KEY, YELLOW, 0), (3, 3): (WALL, 5, 0)}, "yellow key 2 right 1 ahead, wall 3 ahead"),
-        ({(0, 4): (BALL, RED, 0), (4, 6): (BALL, GREEN, 0)}, "green ball 1 right, red ball 3 left 2 ahead"),
-        ({(3, 5): (DOOR, RED, LOCKED)}, "locked red door 1 ahead"),
-        ({(2, 5): (DOOR, GREEN, OPEN)}, "open green door 1 left 1 ahead"),
-        ({AGENT: (KEY, RED, 0), (3, 5): (8, 1, 0)}, "carrying red key, goal 1 ahead"),
-        ({(3, 5): (WALL, 5, 0), (3, 4): (WALL, 5, 0), (1, 5): (WALL, 5, 0)}, "wall 1 ahead"),
+        ({(3, 4): (BALL, RED, 0)}, "(2 ahead) red ball"),
+        ({(2, 6): (BOX, GREEN, 0)}, "(1 left) green box"),
+        ({(5, 5): (KEY, YELLOW, 0), (3, 3): (WALL, 5, 0)}, "(1 ahead, 2 right) yellow key (3 ahead) wall"),
+        ({(0, 4): (BALL, RED, 0), (4, 6): (BALL, GREEN, 0)}, "(1 right) green ball (2 ahead, 3 left) red ball"),
+        ({(3, 5): (DOOR, RED, LOCKED)}, "(1 ahead) locked red door"),
+        ({(2, 5): (DOOR, GREEN, OPEN)}, "(1 ahead, 1 left) open green door"),
+        ({AGENT: (KEY, RED, 0), (3, 5): (8, 1, 0)}, "(carried) red key (1 ahead) goal"),
+        ({(3, 5): (WALL, 5, 0), (3, 4): (WALL, 5, 0), (1, 5): (WALL, 5, 0)}, "(1 ahead) wall"),
     ],
 )  # fmt: skip
-def test_what_is_seen_where(cells, text):
-    assert describe(observation(cells), 1) == text
-    assert describe(observation(cells), 0) == f"go to the red ball. {text}"
+@pytest.mark.parametrize("num_steps", [0, 5])
+def test_what_is_seen_where(cells, text, num_steps):
+    assert describe(observation(cells), num_steps) == f"{text}. go to the red ball"
 
 
 def test_the_tokenizer_knows_the_texts():
@@ -47,6 +48,14 @@ def test_the_tokenizer_knows_the_texts():
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.unk_token_id not in ids and tokenizer.decode(ids) == text
     assert max(tokenizer.get_vocab().values()) == len(tokenizer) - 1
+
+
+@pytest.mark.parametrize("mission", ["go to the red ball", "go to a red ball", "pick up a red ball"])
+def test_the_object_of_a_mission_is_the_token_that_the_list_has(mission):
+    tokenizer = build_tokenizer()
+    listed, asked = describe(observation({(3, 4): (BALL, RED, 0)}, mission), 0).split(".")
+    tokens = tokenizer.tokenize(f"{listed}.{asked}")
+    assert tokens == ["(2 ahead) ", "red ball", f". {mission.removesuffix('red ball')}", "red ball"]
 
 
 def test_the_numbers_are_minigrids():
@@ -61,22 +70,23 @@ def test_the_numbers_are_minigrids():
 
 @pytest.mark.envs
 @pytest.mark.parametrize("seed", range(5))
-def test_the_texts_are_true_and_the_bot_arrives(seed):
+def test_the_texts_are_true_and_the_expert_arrives(seed):
     """Each text names what the grid has at this place, in the frame of the agent."""
     pytest.importorskip("minigrid", reason="needs the extra envs")
     import gymnasium as gym
 
-    env = gym.make("minigrid:BabyAI-GoToLocalS6N3-v0")
+    env = gym.make("minigrid:BabyAI-GoToLocalS5N2-v0")
     seen, _ = env.reset(seed=seed)
-    base, done = env.unwrapped, False
-    for num_steps, action in zip(range(20), bot_actions(env), strict=False):
+    base, done, actions = env.unwrapped, False, go_to(env)
+    for num_steps, action in zip(range(20), actions, strict=False):
         ahead, right = base.dir_vec, base.right_vec
-        for part in describe(seen, num_steps).split(". ")[-1].split(", "):
-            words = part.split()
-            offset = {word: int(number) for number, word in pairwise(words) if number.isdigit()}
+        listed, mission = describe(seen, num_steps).split(". ")
+        assert mission == seen["mission"]
+        for place, name in re.findall(r"\((.*?)\) ([^(]+)", listed):
+            offset = {word: int(number) for number, word in (part.split() for part in place.split(", "))}
             side = offset.get("right", 0) - offset.get("left", 0)
             cell = base.grid.get(*(base.agent_pos + ahead * offset.get("ahead", 0) + right * side))
-            assert part.startswith("wall" if cell.type == "wall" else f"{cell.color} {cell.type}")
+            assert name.strip() == ("wall" if cell.type == "wall" else f"{cell.color} {cell.type}")
         seen, reward, done, _, _ = env.step(action)
         if done:
             break
