@@ -134,7 +134,7 @@ def _layout(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> 
 
 
 def _layout_of_singles(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> _Layout:
-    """Return what :func:`_layout_of_chunks` returns for chunks of one token, in a tenth of the time."""
+    """Return the layout of chunks of one token; :func:`_layout_of_chunks` makes the same in ten times the time."""
     number, width = len(chunks), _width(len(chunks), widths)
     tokens, positions = np.zeros(width, np.int64), np.zeros(width, np.int64)
     slots = np.full(width, spare_slot, np.int64)
