@@ -15,6 +15,7 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer
+from embodyflow.training.crossq import CrossQ
 from embodyflow.training.episode_off_policy_trainer import EpisodeOffPolicyTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
@@ -32,4 +33,4 @@ JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer, AgentsTrainer)
 OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
-LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed)
+LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ)
