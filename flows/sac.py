@@ -1,4 +1,6 @@
-"""Off-policy training as a Prefect flow: SAC (arXiv:1812.05905), TD3 (arXiv:1802.09477), RLPD (arXiv:2302.02948).
+"""Off-policy training as a Prefect flow: SAC, TD3, CrossQ and RLPD.
+
+The papers are arXiv:1812.05905, arXiv:1802.09477, arXiv:1902.05605 and arXiv:2302.02948.
 
 With a server: ``prefect deployment run sac/pendulum``. Without one::
 
@@ -8,7 +10,7 @@ With a server: ``prefect deployment run sac/pendulum``. Without one::
 
 from embodyflow.orchestration.training_flow import training_flow
 
-sac = training_flow("sac", "Train a policy for continuous control on replayed transitions, by SAC, TD3 or RLPD.")
+sac = training_flow("sac", "Train a policy for control on replayed transitions, by SAC, TD3, CrossQ or RLPD.")
 
 if __name__ == "__main__":
     from embodyflow.orchestration.request.command_line import main

@@ -16,6 +16,7 @@ class TrainedModel:
         model: Model to train.
         learning_rate: Full learning rate.
         config: Other settings of the optimizer.
+        betas: Decay rates of the optimizer's two moments.
 
     Attributes:
         model: The model.
@@ -23,9 +24,15 @@ class TrainedModel:
         optimizer: Their optimizer.
     """
 
-    def __init__(self, model: nn.Module, learning_rate: float, config: TrainerConfig) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float,
+        config: TrainerConfig,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
         self.model = model
-        self._learning_rate, self._config = learning_rate, config
+        self._learning_rate, self._config, self._betas = learning_rate, config, betas
         self.restart()
 
     def restart(self) -> None:
@@ -34,6 +41,7 @@ class TrainedModel:
         self.optimizer = torch.optim.AdamW(
             self.parameters,
             lr=self._learning_rate,
+            betas=self._betas,
             weight_decay=self._config.weight_decay,
             eps=self._config.adam_epsilon,
             fused=True,

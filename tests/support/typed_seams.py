@@ -17,6 +17,7 @@ from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
+from embodyflow.training.off_policy.crossq import CrossQ
 from embodyflow.training.off_policy.episode_trainer import EpisodeOffPolicyTrainer
 from embodyflow.training.off_policy.learner import OffPolicyLearner
 from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
@@ -32,4 +33,4 @@ JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer, AgentsTrainer)
 OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
-LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed)
+LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ)

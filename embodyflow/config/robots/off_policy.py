@@ -43,7 +43,6 @@ class OffPolicyConfig(Config):
         replay_capacity: Newest transitions to draw from.
         demonstrations: Folder ``replay`` of a finished run. Half of each batch is drawn from its transitions; ``null``
             draws from the run's own alone. An embodied job has the demonstrations of ``warm_start`` in its place.
-        target_rate: Share of the critics' weights that each update moves into the target critics.
     """
 
     learner: ClassVar[str]
@@ -56,7 +55,6 @@ class OffPolicyConfig(Config):
     num_return_steps: PositiveInt = 1
     replay_capacity: PositiveInt = 1_000_000
     demonstrations: str | None = None
-    target_rate: Annotated[float, Field(gt=0, le=1)] = 0.005
 
     @field_validator("demonstrations")
     @classmethod
@@ -70,7 +68,17 @@ class OffPolicyConfig(Config):
         return int(self.updates_per_transition * max(num_transitions - self.random_transitions, 0))
 
 
-class SoftActorCriticConfig(OffPolicyConfig):
+class TargetsConfig(OffPolicyConfig):
+    """Base of the settings of algorithms with target critics.
+
+    Attributes:
+        target_rate: Share of the critics' weights that each update moves into the target critics.
+    """
+
+    target_rate: Annotated[float, Field(gt=0, le=1)] = 0.005
+
+
+class SoftActorCriticConfig(TargetsConfig):
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), with RLPD's choices (arXiv:2302.02948).
 
     Attributes:
@@ -92,7 +100,7 @@ class SoftActorCriticConfig(OffPolicyConfig):
     temperature: TemperatureConfig = TemperatureConfig()
 
 
-class TwinDelayedConfig(OffPolicyConfig):
+class TwinDelayedConfig(TargetsConfig):
     """TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
 
     Attributes:
@@ -108,7 +116,23 @@ class TwinDelayedConfig(OffPolicyConfig):
     target_noise_clip: Annotated[float, Field(ge=0)] = 0.5
 
 
-LearnerConfig = Annotated[SoftActorCriticConfig | TwinDelayedConfig, Field(discriminator="name")]
+class CrossQConfig(OffPolicyConfig):
+    """CrossQ (Bhatt et al. 2024, arXiv:1902.05605): soft actor-critic with batch renormalisation and without targets.
+
+    Attributes:
+        adam_beta1: Decay rate of the first moment in the optimizers of policy and critics.
+        temperature: Coefficient of the entropy.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.off_policy.crossq:CrossQ"
+
+    name: Literal["crossq"] = "crossq"
+    policy_delay: PositiveInt = 3
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    temperature: TemperatureConfig = TemperatureConfig(learning_rate=1e-3)
+
+
+LearnerConfig = Annotated[SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig, Field(discriminator="name")]
 """The section ``off_policy``, by its ``name``."""
 
 READ_OF_ALGORITHM = {"gamma"}
@@ -120,7 +144,7 @@ READ_OF_TRAINER = {
 
 
 def check_off_policy(
-    settings: SoftActorCriticConfig | TwinDelayedConfig,
+    settings: SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig,
     policy: ActingPolicyConfig,
     algorithm: AlgorithmConfig,
     trainer: TrainerConfig,

@@ -60,16 +60,8 @@ class SquashedGaussianPolicy(MLPPolicy):
         return squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1]
 
 
-class MLPSquashedPolicy(SquashedGaussianPolicy):
-    """Samples one action in [-1, 1] per decision; ``action_tokens`` records it, float32 ``[..., A]``.
-
-    Args:
-        config: Sizes.
-        device: Device of the model.
-    """
-
-    def __init__(self, config: MLPSquashedConfig, device: str) -> None:
-        super().__init__(config, MLPSquashed(config), device)
+class SingleActionPolicy(SquashedGaussianPolicy):
+    """Base of policies that sample one action per decision; ``action_tokens`` records it, float32 ``[..., A]``."""
 
     @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
@@ -91,3 +83,15 @@ class MLPSquashedPolicy(SquashedGaussianPolicy):
         mask = batch["loss_mask"].to(self._device)
         log_probs = self._log_densities(batch["state"], batch["action_tokens"], temperature).sum(-1, keepdim=True)
         return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)
+
+
+class MLPSquashedPolicy(SingleActionPolicy):
+    """Samples one action in [-1, 1] per decision; ``action_tokens`` records it, float32 ``[..., A]``.
+
+    Args:
+        config: Sizes.
+        device: Device of the model.
+    """
+
+    def __init__(self, config: MLPSquashedConfig, device: str) -> None:
+        super().__init__(config, MLPSquashed(config), device)

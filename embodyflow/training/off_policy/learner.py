@@ -1,4 +1,4 @@
-"""What all off-policy learners share: a policy, critics with target critics, and their optimizers."""
+"""What off-policy learners share: a policy, critics, in most of them target critics, and their optimizers."""
 
 import copy
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.off_policy import TargetsConfig
 from embodyflow.policies.base import ActingPolicy, ActionCritics
 from embodyflow.training.parallel.sharding import clip_gradients
 from embodyflow.training.replay.replay_buffer import Transitions
@@ -32,7 +33,7 @@ class OffPolicyLearner(Protocol):
         """Every model whose weights an update changes."""
 
     def restart(self) -> None:
-        """Reset the optimizers, and make the critics their own targets."""
+        """Reset the optimizers, and make the critics their own targets where there are target critics."""
 
     def set_rate(self, rate: float) -> None:
         """Train at this fraction of the full learning rates from now on."""
@@ -56,39 +57,43 @@ class OffPolicyLearner(Protocol):
         """Load weights and moments that :meth:`state_dict` returned."""
 
 
-class CriticsWithTargets(Generic[PolicyT]):
-    """Base of learners: policy, critics and target critics with their optimizers.
+class PolicyAndCritics(Generic[PolicyT]):
+    """Base of learners: policy and critics with their optimizers.
 
     Args:
         policy: Policy in training.
-        critics: Its critics; a copy of them becomes the target.
+        critics: Its critics.
         config: Run configuration.
+        betas: Decay rates of the two moments of both optimizers.
 
     Attributes:
         trained: Models with an optimizer, by name.
     """
 
-    def __init__(self, policy: PolicyT, critics: ActionCritics, config: OffPolicyRun) -> None:
+    def __init__(
+        self,
+        policy: PolicyT,
+        critics: ActionCritics,
+        config: OffPolicyRun,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
         assert config.off_policy is not None
-        self._policy, self._critics, self._targets = policy, critics, copy.deepcopy(critics)
-        self._targets.model.requires_grad_(False)
+        self._policy, self._critics = policy, critics
         self._decision_dim, self._max_grad_norm = config.policy.decision_dim, config.trainer.max_grad_norm
-        self._target_rate, self._policy_delay = config.off_policy.target_rate, config.off_policy.policy_delay
-        self._critic_updates = config.off_policy.critic_updates
+        self._policy_delay, self._critic_updates = config.off_policy.policy_delay, config.off_policy.critic_updates
         self.trained = {
-            "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer),
-            "critics": TrainedModel(critics.model, config.critic.learning_rate, config.trainer),
+            "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer, betas),
+            "critics": TrainedModel(critics.model, config.critic.learning_rate, config.trainer, betas),
         }
 
     @property
     def models(self) -> list[nn.Module]:
         """Every model whose weights an update changes."""
-        return [self._policy.model, self._critics.model, self._targets.model]
+        return [self._policy.model, self._critics.model]
 
     def restart(self) -> None:
-        """Reset the optimizers, and make the critics their own targets."""
+        """Reset the optimizers."""
         self._critics.start_from(self._policy.model.state_dict())
-        self._targets.model.load_state_dict(self._critics.model.state_dict())
         for each in self.trained.values():
             each.restart()
 
@@ -119,6 +124,41 @@ class CriticsWithTargets(Generic[PolicyT]):
         trained.optimizer.step()
         return torch.tensor(norm)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""
+        return {name: each.state_dict() for name, each in self.trained.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load weights and moments that :meth:`state_dict` returned."""
+        for name, each in self.trained.items():
+            each.load_state_dict(state[name])
+
+
+class CriticsWithTargets(PolicyAndCritics[PolicyT]):
+    """Base of learners with target critics, which follow the critics.
+
+    Args:
+        policy: Policy in training.
+        critics: Its critics; a copy of them becomes the target.
+        config: Run configuration.
+    """
+
+    def __init__(self, policy: PolicyT, critics: ActionCritics, config: OffPolicyRun) -> None:
+        super().__init__(policy, critics, config)
+        assert isinstance(config.off_policy, TargetsConfig)
+        self._target_rate, self._targets = config.off_policy.target_rate, copy.deepcopy(critics)
+        self._targets.model.requires_grad_(False)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Every model whose weights an update changes."""
+        return [*super().models, self._targets.model]
+
+    def restart(self) -> None:
+        """Reset the optimizers, and make the critics their own targets."""
+        super().restart()
+        self._targets.model.load_state_dict(self._critics.model.state_dict())
+
     def _move(self, targets: nn.Module, source: nn.Module) -> None:
         """Move a share of a model's weights into its targets (Polyak averaging)."""
         into: list[torch.Tensor] = [*targets.parameters()]
@@ -126,12 +166,11 @@ class CriticsWithTargets(Generic[PolicyT]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""
-        states: dict[str, Any] = {name: each.state_dict() for name, each in self.trained.items()}
+        states = super().state_dict()
         states["critics"]["targets"] = get_model_state_dict(self._targets.model)
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load weights and moments that :meth:`state_dict` returned."""
-        for name, each in self.trained.items():
-            each.load_state_dict(state[name])
+        super().load_state_dict(state)
         self._targets.model.load_state_dict(state["critics"]["targets"])

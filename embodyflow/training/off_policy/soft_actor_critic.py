@@ -1,25 +1,16 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): the models in training, and one update of them all."""
 
-import math
-
 import numpy as np
 import torch
 from torch import nn
 
-from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets, temperature_loss
+from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets
 from embodyflow.config.robots.off_policy import SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.temperature import Temperature
 from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
-
-
-class Temperature(nn.Module):
-    """The coefficient α of the entropy, by its logarithm."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
 
 class SoftActorCritic(CriticsWithTargets[OffPolicy]):
@@ -36,9 +27,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
         assert isinstance(config.off_policy, SoftActorCriticConfig)
         self._settings = config.off_policy
         self._pool, temperature = POOLS[self._settings.policy_value], self._settings.temperature
-        self._temperature = Temperature(temperature.initial).to(config.cluster.device)
-        default, wanted = -float(self._decision_dim), temperature.target_entropy
-        self._target_entropy = default if wanted is None else wanted
+        self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
         self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
 
     @property
@@ -61,7 +50,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
         """
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
-        temperature = self._temperature.log.detach().exp()
+        temperature = self._temperature.value
         members = self._target_members(rng)
         if not self._updates_policy(index):
             metrics = self._step_critics(batch, noise[1], temperature, members)
@@ -82,7 +71,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
         return torch.from_numpy(np.sort(rng.permutation(self._critics.num_members)[:size]))
 
     def _step_temperature(self, log_probs: torch.Tensor) -> None:
-        self._step("temperature", temperature_loss(self._temperature.log, log_probs, self._target_entropy))
+        self._step("temperature", self._temperature.loss(log_probs))
 
     def _step_critics(
         self, batch: Transitions, noise: torch.Tensor, temperature: torch.Tensor, members: torch.Tensor | None

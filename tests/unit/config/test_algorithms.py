@@ -28,15 +28,15 @@ CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "pendulum", "reacher"),
     (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
-FOR_CONTROL = ("ppo", "sac", "td3", "rlpd")
-OFF_POLICY = ("sac", "td3", "rlpd")
+FOR_CONTROL = ("ppo", "sac", "td3", "crossq", "rlpd")
+OFF_POLICY = ("sac", "td3", "crossq", "rlpd")
 REFUSED = {
     **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
     **{
         (experiment, name): NO_STEPS
         for experiment in experiments()
-        for name in ("sac", "td3")
+        for name in ("sac", "td3", "crossq")
         if experiment not in CONTROL
     },
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
@@ -104,7 +104,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)
-    others = 2 * (len(experiments()) - len(CONTROL))  # sac and td3
+    others = 3 * (len(experiments()) - len(CONTROL))  # sac, td3 and crossq
     several_tasks = 3  # with rlpd
     assert len(REFUSED) == (control + others + 2 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
 

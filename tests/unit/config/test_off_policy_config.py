@@ -36,6 +36,13 @@ MISTAKES = {
     f"{PENDULUM} algorithm=td3 off_policy.temperature.initial=1": (
         "off_policy.temperature: allowed with off_policy.name=sac"
     ),
+    f"{PENDULUM} algorithm=crossq off_policy.target_rate=0.1": (
+        "off_policy.target_rate: allowed with off_policy.name=sac or off_policy.name=td3"
+    ),
+    f"{PENDULUM} algorithm=crossq policy=mlp_squashed": (
+        "policy.name=mlp_squashed: learns by sac; allowed with off_policy.name=crossq is mlp_renorm"
+    ),
+    f"{PENDULUM} algorithm=crossq off_policy.adam_beta1=1": "off_policy.adam_beta1=1: input should be less than 1",
     "experiment=push algorithm=rlpd warm_start=null": (
         "warm_start=null: must be set with off_policy, which draws from its demonstrations"
     ),

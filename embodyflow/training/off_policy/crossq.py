@@ -1,0 +1,87 @@
+"""CrossQ (Bhatt et al. 2024, arXiv:1902.05605): the models in training, and one update of them all."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from embodyflow.algorithms.off_policy import actor_loss, critic_loss, soft_targets
+from embodyflow.config.robots.off_policy import CrossQConfig
+from embodyflow.policies.base import ActionCritics, OffPolicy
+from embodyflow.policies.mlp_renorm.batch_renorm import batch_statistics
+from embodyflow.training.off_policy.learner import Metrics, OffPolicyRun, PolicyAndCritics
+from embodyflow.training.off_policy.temperature import Temperature
+from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.trained_model import TrainedModel
+
+
+class CrossQ(PolicyAndCritics[OffPolicy]):
+    """Policy, critics without targets, and temperature with their optimizers.
+
+    Policy and critics have batch renormalisation. They are in evaluation mode but in the passes that train them: the
+    critics' over both halves of the transitions, and the policy's over the states of its own loss.
+
+    Args:
+        policy: Policy in training.
+        critics: Its critics.
+        config: Run configuration.
+    """
+
+    def __init__(self, policy: OffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
+        assert isinstance(config.off_policy, CrossQConfig)
+        super().__init__(policy, critics, config, betas=(config.off_policy.adam_beta1, 0.999))
+        temperature = config.off_policy.temperature
+        self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
+        self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Every model whose weights an update changes."""
+        return [*super().models, self._temperature]
+
+    def update(self, batch: Transitions, rng: np.random.Generator, index: int) -> Metrics:
+        """Take one step of the critics and, after ``policy_delay`` steps, of temperature and policy.
+
+        The temperature is that of before the update in every loss; the policy's loss has the updated critics.
+
+        Args:
+            batch: Transitions.
+            rng: Source of the noise of actions.
+            index: Index of the update in the run, from 0.
+
+        Raises:
+            FloatingPointError: A gradient is NaN or inf; the parameters of that model stay as they were.
+        """
+        # Noise of the actions in the states, and in the next states.
+        noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
+        temperature = self._temperature.value
+        metrics = self._step_critics(batch, noise[1], temperature)
+        if self._updates_policy(index):
+            metrics |= self._step_policy(batch.state, noise[0], temperature)
+        return metrics
+
+    def _step_critics(self, batch: Transitions, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
+        with torch.no_grad():
+            next_actions, next_log_probs = self._policy.sample(batch.next_state, noise)
+        # One pass over both halves: the policy's actions differ from those replayed, so statistics of one half would
+        # not fit the other.
+        states = torch.cat([batch.state, batch.next_state])
+        actions = torch.cat([batch.action.to(next_actions), next_actions])
+        with batch_statistics(self._critics.model):
+            values, next_values = self._critics.evaluate_actions(states, actions).chunk(2, 1)
+        returns, discounts = batch.returns.to(values.device), batch.discounts.to(values.device)
+        targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, temperature)
+        loss = critic_loss(values, targets)
+        norm = self._step("critics", loss)
+        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+
+    def _step_policy(self, state: torch.Tensor, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
+        with batch_statistics(self._policy.model):
+            actions, log_probs = self._policy.sample(state, noise)
+        self._step("temperature", self._temperature.loss(log_probs.detach()))
+        loss = actor_loss(log_probs, self._values_for_policy(state, actions).amin(0), temperature)
+        norm = self._step("policy", loss)
+        entropy = -log_probs.detach().mean()
+        return {
+            **{"policy/loss": loss.detach(), "train/grad_norm": norm},
+            **{"policy/temperature": temperature, "policy/entropy": entropy},
+        }
