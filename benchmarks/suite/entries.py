@@ -60,7 +60,7 @@ ENTRIES = (
         packages=("hf-libero", "robosuite"),
         read=readers.libero_images,
         max_spread=0.2,
-        max_seconds=120,
+        max_seconds=105,
     ),
     Entry(
         script="data_plane",
@@ -78,7 +78,7 @@ ENTRIES = (
         packages=("verl",),
         read=readers.planning,
         max_spread=0.15,
-        max_seconds=60,
+        max_seconds=45,
     ),
     Entry(
         script="generation",
@@ -123,7 +123,7 @@ ENTRIES = (
         packages=("stable-baselines3",),
         read=readers.sac_control,
         max_spread=0.15,
-        max_seconds=120,
+        max_seconds=150,
     ),
     Entry(
         script="orchestration",

@@ -47,6 +47,13 @@ def test_the_limits_of_all_entries_keep_to_that_of_the_suite() -> None:
     assert sum(entry.max_seconds for entry in ENTRIES) <= MAX_SECONDS == 20 * 60
 
 
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.script)
+def test_the_scripts_have_the_options_of_their_quick_forms(entry: Entry) -> None:
+    source = (ROOT / "benchmarks" / f"{entry.script}.py").read_text()
+    options = [word for word in entry.arguments if word.startswith("--")]
+    assert all(f'add_argument("{option}"' in source for option in (*options, "--output"))
+
+
 # ---- ratio and spread
 
 
