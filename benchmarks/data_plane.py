@@ -15,7 +15,7 @@ round, so other load on the machine affects all of them alike:
 
 ``deliver`` ends when all targets hold their rows, ``read`` when each has also read every byte of them. No worker reads
 its own rows. Times are medians in milliseconds; ``driver_bytes`` is the number of bytes that a round pickles in the
-driver. ``--quick`` moves 1 and 100 MB from two sources to two targets and leaves out verl.
+driver. ``--quick`` has two sources and two targets, and leaves out verl.
 """
 
 import argparse

@@ -23,6 +23,7 @@ class Entry:
         read: Function from the JSON document that it writes to figures.
         max_spread: Largest spread of the ratio with which the machine counts as quiet.
         max_seconds: Seconds after which it is stopped.
+        variables: Environment variables that it needs.
     """
 
     script: str
@@ -32,6 +33,7 @@ class Entry:
     read: Callable[[Any], Sequence[Figures]]
     max_spread: float
     max_seconds: int
+    variables: tuple[str, ...] = ()
 
 
 ENTRIES = (
@@ -52,6 +54,7 @@ ENTRIES = (
         read=readers.libero_steps,
         max_spread=0.1,
         max_seconds=60,
+        variables=("LIBERO_ASSETS",),
     ),
     Entry(
         script="libero_images",
@@ -61,11 +64,12 @@ ENTRIES = (
         read=readers.libero_images,
         max_spread=0.2,
         max_seconds=105,
+        variables=("LIBERO_ASSETS",),
     ),
     Entry(
         script="data_plane",
         title="Rows between worker groups, beside Ray references",
-        arguments=("--quick",),
+        arguments=("--quick", "--megabytes", "100"),
         packages=("ray",),
         read=readers.data_plane,
         max_spread=0.3,

@@ -77,13 +77,14 @@ class ScriptError(Exception):
 
 
 def rows_of(entry: Entry, folder: Path) -> list[Row]:
-    """Run an entry and return its rows; a missing package or an error gives one row with the reason.
+    """Run an entry and return its rows; a missing package or variable, or an error, gives one row with the reason.
 
     Args:
         entry: Comparison to run.
         folder: Folder for the script's output and its log.
     """
     versions, missing = installed(entry.packages)
+    missing += [f"the variable {name}" for name in entry.variables if not os.environ.get(name)]
     facts: dict[str, Any] = {
         "script": entry.script,
         "title": entry.title,

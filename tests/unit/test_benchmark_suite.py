@@ -270,6 +270,12 @@ def test_a_missing_package_skips_the_entry(scripts: Path) -> None:
     assert "torch" in row["versions"]
 
 
+def test_a_missing_variable_skips_the_entry(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIBERO_ASSETS", raising=False)
+    code, [row] = run_suite(scripts, [entry("fails", variables=("LIBERO_ASSETS",))])
+    assert (code, row["status"], row["note"]) == (0, "skipped", "needs the variable LIBERO_ASSETS")
+
+
 def test_a_result_file_without_the_figures_is_an_error(scripts: Path) -> None:
     code, [row] = run_suite(scripts, [entry("quiet", read=lambda document: [document["other"]])])
     assert (code, row["note"]) == (1, "KeyError: 'other'")
