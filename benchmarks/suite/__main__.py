@@ -6,7 +6,8 @@
 Each entry runs a benchmark's script with fewer rounds and sizes. Contenders take turns in the script. The ratio is how
 many times as fast as the peer ours is, the median over the rounds. Its spread is the interquartile range over the
 rounds, divided by the median. Where the spread is over the entry's limit, the machine is too noisy: the row has no
-figures, and the exit code is 1. So it is if a script fails. An entry whose packages or variables are missing is skipped.
+figures, and the exit code is 1, as it is if a script fails. An entry whose packages or environment variables are
+missing is skipped.
 
 All entries together take at most 20 minutes, because each is stopped at its own limit. Results go to
 ``benchmarks/results/suite.json``, where rows of entries that did not run now stay.
