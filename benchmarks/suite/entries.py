@@ -96,7 +96,7 @@ ENTRIES = (
     Entry(
         script="llm_grpo",
         title="An iteration of GRPO on a language model, beside TRL",
-        arguments=("--rounds", "5"),
+        arguments=("--rounds", "5", "--workloads", "64 responses of 32 tokens", "64 long-tailed responses"),
         packages=("transformers", "trl"),
         read=readers.llm_grpo,
         max_spread=0.15,
