@@ -131,7 +131,7 @@ ENTRIES = (
     ),
     Entry(
         script="orchestration",
-        title="An iteration of seven empty nodes, beside plain Prefect",
+        title="Seven empty nodes with Ray and commit, beside plain Prefect",
         arguments=("--quick",),
         packages=("prefect", "ray"),
         read=readers.orchestration,

@@ -100,7 +100,7 @@ def rows_of(entry: Entry, folder: Path) -> list[Row]:
         figures = entry.read(run_script(entry, folder))
         if not figures:
             raise ValueError("the result file has no case")
-    except (ScriptError, ValueError, KeyError) as error:
+    except (ScriptError, LookupError, TypeError, ValueError) as error:
         note = str(error) if isinstance(error, ScriptError) else f"{type(error).__name__}: {error}"
         return [Row(**facts, status="failed", note=note, seconds=_since(started))]
     facts["seconds"] = _since(started)
