@@ -20,6 +20,8 @@ from benchmarks.suite.figures import Figures, spread
 from embodyflow.stack.processes import start_process, stop_processes
 
 ROOT = Path(__file__).resolve().parents[2]
+GRACE = 5.0
+"""Seconds, within the limit of an entry, that its processes have to end by themselves."""
 Status = Literal["measured", "too noisy", "skipped", "failed"]
 BAD: tuple[Status, ...] = ("too noisy", "failed")
 """The suite ends with exit code 1 if a row has one of these."""
@@ -146,11 +148,11 @@ def run_script(entry: Entry, folder: Path) -> Any:
     where = os.path.relpath(log, ROOT)  # results are committed, so they name no folder of this machine
     process = start_process(command, log=log, env={**os.environ, "PYTHONPATH": python_path}, cwd=ROOT)
     try:
-        code = process.wait(entry.max_seconds)
+        code = process.wait(entry.max_seconds - GRACE)
     except psutil.TimeoutExpired:
         raise ScriptError(f"took longer than {entry.max_seconds} s; see {where}") from None
     finally:
-        stop_processes([process], grace=10.0)
+        stop_processes([process], grace=GRACE)
     if code != 0:
         raise ScriptError(f"exit code {code}: {last_line(log)}; see {where}")
     if not output.exists():
