@@ -10,6 +10,7 @@ EXPERIMENT ?= embodied
 ALGORITHM ?=
 SEED ?=
 ARGS ?=
+ONLY ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
@@ -20,7 +21,7 @@ TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there
 ONCE_MORE := --reruns 1 -r aR $(foreach sign,$(BUSY),--only-rerun $(sign))
 
-.PHONY: help install run up down test test-all slow chaos lint clean rendering
+.PHONY: help install run up down test test-all slow chaos bench lint clean rendering
 
 help:  ## list the targets
 	@echo 'Targets; all but help, down and clean install what is missing:'
@@ -52,6 +53,9 @@ slow: install  ## run the tests that CI leaves out, about half an hour
 
 chaos: install  ## kill every part of a run at every node: 260 tests, about two hours on two cores
 	$(BIN)/python -m pytest tests/chaos --numprocesses 2
+
+bench: install  ## compare speed with peers, at most 20 minutes; ONLY="vector_env planning" runs some of it
+	@$(BIN)/python -m benchmarks.suite $(if $(ONLY),--only $(ONLY))
 
 lint: install  ## check style, format and types
 	$(BIN)/ruff check .

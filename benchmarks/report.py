@@ -12,12 +12,7 @@ from typing import Any
 def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict[str, Any]], **settings: Any) -> None:
     """Write comparisons with the machine, the packages' versions and further settings as JSON."""
     document = {
-        "machine": {
-            "processor": processor(),
-            "cpus": os.cpu_count(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(),
         "versions": {package: version(package) for package in packages},
         **settings,
         "comparisons": comparisons,
@@ -25,6 +20,16 @@ def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"\nwritten to {path}")
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, the number of CPUs, the platform and the version of Python."""
+    return {
+        "processor": processor(),
+        "cpus": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def processor() -> str:

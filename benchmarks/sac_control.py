@@ -189,14 +189,14 @@ def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def save(runs: list[dict[str, Any]]) -> None:
+def save(runs: list[dict[str, Any]], results: Path) -> None:
     """Write the runs and, for experiments that both have run, their comparison."""
     comparisons = {}
     for experiment in sorted({run["experiment"] for run in runs}):
         of_it = [run for run in runs if run["experiment"] == experiment]
         if {run["contender"] for run in of_it} == CONTENDERS.keys():
             comparisons[experiment] = compare(of_it)
-    RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    results.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -204,20 +204,23 @@ def main() -> None:
     parser.add_argument("--experiment", choices=["pendulum", "half_cheetah"], default="pendulum")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--contender", choices=list(CONTENDERS), help=argparse.SUPPRESS)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments, words = parser.parse_known_args()
     if arguments.contender:
         arguments.answer.write_text(json.dumps(CONTENDERS[arguments.contender](words)))
         return
-    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    runs: list[dict[str, Any]] = []
+    if arguments.output.exists():
+        runs = json.loads(arguments.output.read_text())["runs"]
     keys = ("contender", "experiment", "seed")
     for seed in arguments.seeds:
         for name in CONTENDERS:
             run = measure(name, arguments.experiment, arguments.steps, seed, words)
             runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
             print(json.dumps(run), flush=True)
-            save(runs)
+            save(runs, arguments.output)
 
 
 if __name__ == "__main__":

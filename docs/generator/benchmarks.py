@@ -62,6 +62,29 @@ def _medians(arm: Mapping[str, Any]) -> tuple[str, str, str]:
     return f"{median(before):.2f}", f"**{median(after):.2f}**", f"{min(after):.2f}"
 
 
+def suite() -> str:
+    """Return the comparisons in their quick forms, with the date and the machine of their measurement."""
+    if not (RESULTS / "suite.json").exists():
+        return "No results of the suite are committed yet; `make bench` measures them and writes `suite.json`."
+    rows = _read("suite")["rows"]
+    machines = sorted({_machine(row) for row in rows})
+    dates = sorted({row["measured"] for row in rows})
+    when = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
+    header = ("Comparison", "Case", "Peer", "Ours", "Its", "Unit", "Ratio", "Spread", "Machine")
+    figures = table(header, [(*_suite_cells(row), _machine(row)) for row in rows])
+    return f"Measured {when} on {' and on '.join(machines)}.\n\n{figures}"
+
+
+def _suite_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a row of the suite; one without figures has the reason in place of its ratio."""
+    names = (row["title"], row["case"] or "–", row["peer"] or "–")
+    spread = "–" if row["spread"] is None else f"{row['spread']:.0%}"
+    if row["status"] != "measured":
+        return (*names, "–", "–", row["unit"] or "–", f"{row['status']}: {row['note']}", spread)
+    figures = (f"{row[who]:,.0f}" if row[who] >= 100 else f"{row[who]:.3g}" for who in ("ours", "theirs"))
+    return (*names, *figures, row["unit"], f"**{row['ratio']:.2f}**", spread)
+
+
 def learning() -> str:
     """Return the success rates that each experiment has learned."""
     rows = []
@@ -462,7 +485,7 @@ def self_play() -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
+        *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
         *(soft_actor_critic, replay, vector_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, durability, growth, exploration, formulas, siirl),

@@ -1,0 +1,184 @@
+"""The comparisons of the suite, and the scripts that it leaves out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.suite import readers
+from benchmarks.suite.figures import Figures
+
+MAX_SECONDS = 1200
+"""Limit of the whole suite: the seconds of all entries together."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A benchmark against a peer in its quick form.
+
+    Attributes:
+        script: Module in ``benchmarks``, which is also the name of the entry. It takes ``--output``.
+        title: Subject of the comparison, and the peer.
+        arguments: Its arguments in the quick form.
+        packages: Distributions that it needs beyond those of ``pip install embodyflow``.
+        read: Function from the JSON document that it writes to figures.
+        max_spread: Largest spread of the ratio with which the machine counts as quiet.
+        max_seconds: Seconds after which it is stopped.
+        variables: Environment variables that it needs.
+    """
+
+    script: str
+    title: str
+    arguments: tuple[str, ...]
+    packages: tuple[str, ...]
+    read: Callable[[Any], Sequence[Figures]]
+    max_spread: float
+    max_seconds: int
+    variables: tuple[str, ...] = ()
+
+
+ENTRIES = (
+    Entry(
+        script="vector_env",
+        title="Vector environments, beside Gymnasium's and Stable-Baselines3's",
+        arguments=("--rounds", "7", "--steps", "100"),
+        packages=("gymnasium", "stable-baselines3", "metaworld", "mujoco"),
+        read=readers.vector_env,
+        max_spread=0.15,
+        max_seconds=150,
+    ),
+    Entry(
+        script="libero_steps",
+        title="LIBERO by states, beside robosuite",
+        arguments=("--quick",),
+        packages=("hf-libero", "robosuite"),
+        read=readers.libero_steps,
+        max_spread=0.1,
+        max_seconds=60,
+        variables=("LIBERO_ASSETS",),
+    ),
+    Entry(
+        script="libero_images",
+        title="LIBERO with images, beside its own SubprocVectorEnv",
+        arguments=("--rounds", "5"),
+        packages=("hf-libero", "robosuite"),
+        read=readers.libero_images,
+        max_spread=0.2,
+        max_seconds=105,
+        variables=("LIBERO_ASSETS",),
+    ),
+    Entry(
+        script="data_plane",
+        title="Rows between worker groups, beside Ray references",
+        arguments=("--quick", "--megabytes", "100"),
+        packages=("ray",),
+        read=readers.data_plane,
+        max_spread=0.3,
+        max_seconds=120,
+    ),
+    Entry(
+        script="planning",
+        title="Plans of a redistribution, beside verl",
+        arguments=("--quick",),
+        packages=("verl",),
+        read=readers.planning,
+        max_spread=0.15,
+        max_seconds=45,
+    ),
+    Entry(
+        script="generation",
+        title="Generation, beside transformers' generate",
+        arguments=("--quick",),
+        packages=("transformers",),
+        read=readers.generation,
+        max_spread=0.15,
+        max_seconds=60,
+    ),
+    Entry(
+        script="llm_grpo",
+        title="An iteration of GRPO on a language model, beside TRL",
+        arguments=("--rounds", "5", "--workloads", "64 responses of 32 tokens", "64 long-tailed responses"),
+        packages=("transformers", "trl"),
+        read=readers.llm_grpo,
+        max_spread=0.15,
+        max_seconds=120,
+    ),
+    Entry(
+        script="agent_against_trl",
+        title="Rollouts with a tool, beside TRL",
+        arguments=("--quick",),
+        packages=("transformers", "trl", "jmespath"),
+        read=readers.agent_against_trl,
+        max_spread=0.2,
+        max_seconds=90,
+    ),
+    Entry(
+        script="ppo_control",
+        title="PPO with Ray and Prefect, beside Stable-Baselines3",
+        arguments=("--experiment", "half_cheetah", "--iterations", "6"),
+        packages=("stable-baselines3", "ray", "prefect"),
+        read=readers.ppo_control,
+        max_spread=0.2,
+        max_seconds=180,
+    ),
+    Entry(
+        script="sac_control",
+        title="SAC in one process, beside Stable-Baselines3",
+        arguments=("--steps", "1000"),
+        packages=("stable-baselines3",),
+        read=readers.sac_control,
+        max_spread=0.15,
+        max_seconds=150,
+    ),
+    Entry(
+        script="orchestration",
+        title="Seven empty nodes with Ray and commit, beside plain Prefect",
+        arguments=("--quick",),
+        packages=("prefect", "ray"),
+        read=readers.orchestration,
+        max_spread=0.3,
+        max_seconds=120,
+    ),
+)
+
+_LEARNING = "it measures learning, which takes many iterations and seeds"
+_OWN = "it compares ways of our own; no peer runs in it"
+_FAULTS = "it is a campaign of faults or growth; no peer runs in it"
+_PART = "it is a part of other benchmarks, which import it"
+
+LEFT_OUT = {
+    "agent_generation": _OWN,
+    "agent_learning": _LEARNING,
+    "algorithms": _LEARNING,
+    "chaos": _FAULTS,
+    "durability": _OWN,
+    "durability_account": _OWN,
+    "empty_nodes": _PART,
+    "endurance": _FAULTS,
+    "env_faults": _FAULTS,
+    "evaluation_beside": _OWN,
+    "exploration": _LEARNING,
+    "head_memory": _OWN,
+    "health": _FAULTS,
+    "in_process": _PART,
+    "learning": _LEARNING,
+    "long_tails": _PART,
+    "math_learning": _LEARNING,
+    "peers_formulas": "it compares values with a peer's, not speed",
+    "planted_collapses": _PART,
+    "ppo_bound": "it compares a bound with a peer, not ours",
+    "ppo_normalized": _LEARNING,
+    "processes": _PART,
+    "real_model": _LEARNING,
+    "replay": "it measures ours alone; no peer runs in it",
+    "report": _PART,
+    "retention": _FAULTS,
+    "rlpd": _LEARNING,
+    "self_play": _LEARNING,
+    "siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",
+    "soak": _FAULTS,
+    "srpo": _LEARNING,
+    "staleness": _OWN,
+    "streaming": _OWN,
+    "tracing": _OWN,
+}
+"""Scripts in ``benchmarks`` that are not in the suite, each with the reason."""
