@@ -29,8 +29,7 @@ class Interrupted(OpenEnded[T]):
     def offer(self, versions: Mapping[int, LoadWeights]) -> None:
         """Let all turns go on with the newest of these versions; may be called from any thread."""
         self._swapping.offered = versions
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._changed.set)
+        self._call_soon(self._changed.set)
 
     def play_group(
         self, workflows: Sequence[Callable[[int], Awaitable[T]]], log: SwapLog, timeout: float | None = None

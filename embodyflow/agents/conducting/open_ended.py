@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from embodyflow.agents.conducting.free_running import FreeRunning
@@ -28,7 +28,8 @@ class OpenEnded(FreeRunning[T]):
     def __init__(self, engine: Conversing, sampling: Sampling, num_episodes: int) -> None:
         super().__init__(engine, sampling)
         self._numbers = itertools.count()
-        self._is_closing = False
+        self._is_closing = self._has_ended = False
+        self._gate = threading.Lock()  # between other threads and the end of the loop, which would lose what they send
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(num_episodes,), name="groups", daemon=True)
         self._thread.start()
@@ -45,9 +46,7 @@ class OpenEnded(FreeRunning[T]):
             RuntimeError: The conductor was closed.
             Exception: The first exception of a workflow, after which the others are cancelled; or that of the engine.
         """
-        if not self._thread.is_alive():
-            raise self._error or RuntimeError("the conductor is closed")
-        playing = asyncio.run_coroutine_threadsafe(self._play(workflows), self._loop)
+        playing = self._begin(workflows)
         try:
             return playing.result(timeout)
         except CancelledError:
@@ -57,9 +56,20 @@ class OpenEnded(FreeRunning[T]):
 
     def close(self) -> None:
         """Cancel the groups that are still played, and wait until the engine is free."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._begin_to_close)
+        self._call_soon(self._begin_to_close)
         self._thread.join()
+
+    def _begin(self, workflows: Sequence[Callable[[int], Awaitable[T]]]) -> Future[list[T]]:
+        with self._gate:
+            if self._has_ended:
+                raise self._error or RuntimeError("the conductor is closed")
+            return asyncio.run_coroutine_threadsafe(self._play(workflows), self._loop)
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """Let the loop call a function, unless it has ended; may be called from any thread."""
+        with self._gate:
+            if not self._has_ended:
+                self._loop.call_soon_threadsafe(callback)
 
     def _begin_to_close(self) -> None:
         self._is_closing = True
@@ -100,12 +110,10 @@ class OpenEnded(FreeRunning[T]):
             self._loop.run_until_complete(self._changed.wait())
 
     def _end(self) -> None:
-        """Fail groups that wait for the model with the engine's error, cancel all others, and close the loop."""
-        if self._error is not None:
-            for future in self._futures.values():
-                future.set_exception(self._error)
-            self._idle_loop.run_until_idle()
-        self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
+        """Cancel all groups, which then raise the engine's error if there is one, and close the loop."""
+        with self._gate:
+            self._has_ended = True
+        self._loop.run_until_complete(_cancel_all())
         self._loop.close()
 
     def _note_end(self, episode: int, failed: bool) -> None:
@@ -119,3 +127,8 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _cancel_all() -> None:
+    """Cancel all other tasks of the loop, also those that other threads have sent and that have not begun."""
+    await _cancel(asyncio.all_tasks() - {asyncio.current_task()})

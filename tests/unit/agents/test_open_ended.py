@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 import torch
 from language_models import save_model
 
+from embodyflow.agents.conducting import open_ended
 from embodyflow.agents.conducting.open_ended import OpenEnded
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.interface import Completion, Sampling
@@ -114,3 +115,22 @@ def test_an_error_of_the_engine_reaches_every_group(engine: HFEngine, monkeypatc
             with pytest.raises(ZeroDivisionError):
                 group.result()
     conductor.close()
+
+
+def test_a_group_that_comes_while_the_conductor_closes_ends_with_it(
+    engine: HFEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the other groups were cancelled and before the loop is closed."""
+    conductor, late = OpenEnded[Turns](engine, SAMPLING, 4), list[Future[list[Turns]]]()
+    cancel = open_ended._cancel_all
+
+    async def cancel_all() -> None:
+        await cancel()
+        late.append(threads.submit(play, conductor, 0, 0.0, 20.0))
+        wait(late, 1.0)
+
+    monkeypatch.setattr(open_ended, "_cancel_all", cancel_all)
+    with ThreadPoolExecutor() as threads:
+        conductor.close()
+        with pytest.raises(RuntimeError, match="is closed"):
+            late[0].result()
