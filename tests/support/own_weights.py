@@ -29,8 +29,10 @@ def agents_trainer(config: AgentJobConfig, rank: int = 0, address: str = "", num
     """Yield a trainer, which is closed at the end."""
     trainer = AgentsTrainer(config, rank, num_ranks)
     trainer.connect(address or free_address())
-    yield trainer
-    trainer.close()
+    try:
+        yield trainer
+    finally:
+        trainer.close()
 
 
 def rows_to_train_on(config: AgentJobConfig, trainer: AgentsTrainer) -> Batch:

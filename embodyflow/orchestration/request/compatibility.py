@@ -68,6 +68,16 @@ def check_compatibility(config: RunConfig) -> None:
     if config.streams:
         generating_node(graph)
     _check_replay(graph, config)
+    _check_own_weights(graph, config)
+
+
+def _check_own_weights(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse steps of policy and critic together where each agent has a policy of its own."""
+    if config.has_own_weights and (joint := _nodes_of(graph, "train_actor_critic")):
+        raise ConfigError(
+            f"rollout.agent.weights=own: node {joint[0]!r} trains policy and critic in the same steps; allowed are "
+            "tasks:train_actor and tasks:train_critic"
+        )
 
 
 def _check_replay(graph: TaskGraph, config: RunConfig) -> None:

@@ -28,6 +28,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.agent_engines import AgentEngines
 from embodyflow.orchestration.request.branching import _require_same_structure
+from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.policies.causal_lm.agents_causal_lm import owners_of, reserved_names
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.self_correct import build_tokenizer
@@ -271,3 +272,28 @@ def test_own_weights_need_agents_with_possible_names() -> None:
         ConfigError, match=r"rollout\.agent\.agents: keys is reserved in the models of rollout.agent.wei"
     ):
         check_agent(own_config(members="{keys: {}, two: {}}"))
+
+
+JOINT_STEPS = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
+  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+  - {node_id: value, executable_ref: "tasks:compute_value", node_type: model_train, node_role: critic,
+     dependencies: [reward], only_forward_compute: true}
+  - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [value]}
+  - {node_id: old, executable_ref: "tasks:compute_old_log_prob", node_type: model_train, node_role: actor,
+     dependencies: [advantage], only_forward_compute: true}
+  - {node_id: ref, executable_ref: "tasks:compute_ref_log_prob", node_type: model_train, node_role: reference,
+     dependencies: [old]}
+  - {node_id: both, executable_ref: "tasks:%s", node_type: model_train, node_role: actor, dependencies: [ref]}
+"""
+
+
+def test_steps_of_policy_and_critic_together_are_refused_before_the_start(tmp_path: Path) -> None:
+    (graph := tmp_path / "graph.yaml").write_text(JOINT_STEPS % "train_actor_critic")
+    config = own_config(f"pipeline.yaml={graph}", "algorithm.advantage=gae")
+    with pytest.raises(ConfigError, match=r"^rollout.agent.weights=own: node 'both' trains policy and critic in the"):
+        check_compatibility(config)
+    graph.write_text(JOINT_STEPS % "train_actor")
+    check_compatibility(config)
