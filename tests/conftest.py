@@ -10,6 +10,7 @@ import pickle
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,18 @@ def shared_services_answer(shared_services: list[RayHead | PrefectServer]) -> No
             each.start()
 
 
+@contextmanager
+def _shared(service: RayHead | PrefectServer, services: list[RayHead | PrefectServer]) -> Iterator[None]:
+    """Run a server for the block, among those that tests share."""
+    try:
+        service.start()
+        services.append(service)
+        yield
+        services.remove(service)
+    finally:
+        service.stop()
+
+
 @pytest.fixture(scope="session")
 def prefect_api(
     tmp_path_factory: pytest.TempPathFactory, shared_services: list[RayHead | PrefectServer]
@@ -134,13 +147,8 @@ def prefect_api(
     from servers import PrefectServer
 
     server = PrefectServer(tmp_path_factory.mktemp("server"))
-    server.start()
-    shared_services.append(server)
-    try:
+    with _shared(server, shared_services):
         yield server.url
-    finally:
-        shared_services.remove(server)
-        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -155,13 +163,8 @@ def ray_env(
     from ray_head import RayHead
 
     head = RayHead(tmp_path_factory.mktemp("ray"))
-    head.start()
-    shared_services.append(head)
-    try:
+    with _shared(head, shared_services):
         yield head.environment
-    finally:
-        shared_services.remove(head)
-        head.remove()
 
 
 @pytest.fixture(scope="session")

@@ -29,13 +29,13 @@ class RayHead:
 
     def __init__(self, folder: Path, *, prefix: Sequence[str] = (), **settings: str) -> None:
         self._folder, self._prefix = folder, prefix
-        self._sockets = tempfile.mkdtemp(prefix="ef-ray-")  # a longer path breaks Ray's sockets
         self._port = free_port(0)
         self._address, secret = f"127.0.0.1:{self._port}", ray_environment(StackFolder(folder))
         self._env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self._env |= NO_TELEMETRY | secret | settings
         self._env["PYTHONPATH"] = f"{ROOT}:{Path(__file__).parent}"  # workers have the environment of their cluster
         self.environment = secret | {"RAY_ADDRESS": self._address}
+        self._sockets: str
         self._process: psutil.Process
 
     @property
@@ -44,6 +44,7 @@ class RayHead:
 
     def start(self) -> None:
         """Start the node and wait until it has started."""
+        self._sockets = tempfile.mkdtemp(prefix="ef-ray-")  # a longer path breaks Ray's sockets
         command = [*self._prefix, *ray_command(self._port, free_port(0), self._sockets)]
         self._log.unlink(missing_ok=True)
         self._process = start_process(command, log=self._log, env=self._env, cwd=self._folder)
@@ -60,11 +61,8 @@ class RayHead:
         return f"the Ray head at {self._address} does not answer: {self._log.read_text()[-1000:]}"
 
     def stop(self) -> None:
-        stop_processes([self._process, *descendants(self._process)], grace=10)
-
-    def remove(self) -> None:
         """Stop the node and remove its sockets."""
-        self.stop()
+        stop_processes([self._process, *descendants(self._process)], grace=10)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
 
@@ -72,8 +70,8 @@ class RayHead:
 def ray_head(folder: Path, *, prefix: Sequence[str] = (), **settings: str) -> Iterator[dict[str, str]]:
     """Run a :class:`RayHead`; yield the environment variables that connect a run to it."""
     head = RayHead(folder, prefix=prefix, **settings)
-    head.start()
     try:
+        head.start()
         yield head.environment
     finally:
-        head.remove()
+        head.stop()
