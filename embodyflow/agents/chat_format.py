@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from embodyflow.agents.chat_memory import ChatMemory
+from embodyflow.agents.chat_memory import ChatMemory, digest_of
 from embodyflow.agents.transcript import Tokens
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt, encode, end_of_response
@@ -56,6 +56,7 @@ class ChatFormat:
         self._tokenizer, self._max_prompt_tokens = tokenizer, max_prompt_tokens
         self._options: dict[str, Any] = {"tools": list(tools)} if tools else {}
         self._memory = memory or ChatMemory()
+        self._known: tuple[Prompt, object] | None = None  # the last prompt and its facts; a conversation has one prompt
 
     def with_tools(self, prompt: Prompt) -> Prompt:
         """Return a prompt whose template also gets the tools."""
@@ -68,11 +69,11 @@ class ChatFormat:
             PromptTooLongError: The prompt has more than ``max_prompt_tokens`` tokens.
         """
         make = partial(encode, self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
-        return self._memory.recall(make, "begin", self._max_prompt_tokens, *self._facts(prompt))
+        return self._memory.recall(make, "begin", self._max_prompt_tokens, self._facts(prompt))
 
     def text(self, prompt: Prompt, messages: Sequence[Message] = ()) -> str:
         """Return the template's text of a prompt and further messages, up to the start of the model's turn."""
-        return self._memory.recall(partial(self._render, prompt, messages), "text", *self._facts(prompt), messages)
+        return self._memory.recall(partial(self._render, prompt, messages), "text", self._facts(prompt), messages)
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a template's text."""
@@ -110,11 +111,14 @@ class ChatFormat:
 
     def _end(self, prompt: Prompt) -> Tokens:
         make = partial(end_of_response, self.with_tools(prompt), self._tokenizer)
-        return self._memory.recall(make, "end", *self._facts(prompt))
+        return self._memory.recall(make, "end", self._facts(prompt))
 
-    def _facts(self, prompt: Prompt) -> tuple[object, ...]:
-        """Return everything of a prompt that its tokens depend on."""
-        return prompt.text, prompt.messages, {**prompt.template_kwargs, **self._options}
+    def _facts(self, prompt: Prompt) -> object:
+        """Return everything of a prompt that its tokens depend on, as a digest if there is one."""
+        if self._known is None or self._known[0] is not prompt:
+            facts = prompt.text, prompt.messages, {**prompt.template_kwargs, **self._options}
+            self._known = prompt, digest_of(facts) or facts
+        return self._known[1]
 
     def _render(self, prompt: Prompt, messages: Sequence[Message]) -> str:
         options = {**self.with_tools(prompt).template_kwargs, "add_generation_prompt": True, "tokenize": False}

@@ -37,11 +37,9 @@ class ChatMemory:
             make: Function that computes the result.
             key: Everything that the result depends on. What cannot be pickled is computed each time.
         """
-        try:
-            content = pickle.dumps(key, pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, TypeError, AttributeError):
+        digest = digest_of(key)
+        if digest is None:
             return make()
-        digest = hashlib.sha256(content).digest()
         known = self._known.get(digest)
         return self._keep(digest, make()) if known is None else cast(Text, known)
 
@@ -53,3 +51,11 @@ class ChatMemory:
             while self._room < 0:
                 self._room += len(self._known.pop(next(iter(self._known))))
         return result
+
+
+def digest_of(value: object) -> bytes | None:
+    """Return the SHA-256 of a value's pickle, or ``None`` if it cannot be pickled."""
+    try:
+        return hashlib.sha256(pickle.dumps(value, pickle.HIGHEST_PROTOCOL)).digest()
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None

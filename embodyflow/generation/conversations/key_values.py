@@ -3,6 +3,9 @@
 The cache holds blocks of a fixed number of positions. Attention multiplies each row with each block by products of one
 shape, and adds up the blocks in order. A block after a row's own position, or before the layer's window, adds exact
 zeros. So the result of a row has the same bits in a short cache and in a long one.
+
+Keys are stored with their features before their positions, as their products with queries read them: MKL takes half the
+time for these small products then.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,12 +70,11 @@ class KeyValues:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (0, num_slots + 1, num_heads, layout.BLOCK, head_dim)
         self.num_slots, self._windows = num_slots, windows
-        self._layers = [
-            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-            for _ in windows
-        ]
+        rows = (0, num_slots + 1, num_heads)
+        keys = torch.empty((*rows, head_dim, layout.BLOCK), dtype=dtype, device=device)
+        values = torch.empty((*rows, layout.BLOCK, head_dim), dtype=dtype, device=device)
+        self._layers = [(keys, values) for _ in windows]
 
     def reserve(self, num_positions: int) -> None:
         """Make room for this number of positions in every slot."""
@@ -111,8 +113,8 @@ class BlockAttention:
     """Implements :class:`~embodyflow.generation.transformers_engine.decoder.Attention` on the blocks of one layer.
 
     Args:
-        keys: Keys [N, S + 1, H, B, D] of N blocks of B positions.
-        values: Values, likewise.
+        keys: Keys [N, S + 1, H, D, B] of N blocks of B positions.
+        values: Values [N, S + 1, H, B, D].
         places: Places of the rows.
         window: Window of the layer.
     """
@@ -123,7 +125,7 @@ class BlockAttention:
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Store the rows' keys and values, and return what the rows attend to."""
         places = self._places
-        self._keys[places.blocks, places.slots, :, places.offsets] = keys
+        self._keys[places.blocks, places.slots, :, :, places.offsets] = keys
         self._values[places.blocks, places.slots, :, places.offsets] = values
         queries, results = (queries * scale)[None], list[Tensor]()
         for number, (part, hidden) in enumerate(zip(places.parts, places.hidden, strict=True)):
@@ -148,11 +150,11 @@ class BlockAttention:
     def _run(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
         """Attend to the keys and values of one slot."""
         keys, values = self._keys[: part.num_blocks, part.slot], self._values[: part.num_blocks, part.slot]
-        scores = _products(queries.expand(part.num_blocks, *queries.shape[1:]), keys.transpose(-1, -2))
+        scores = _products(queries.expand(part.num_blocks, *queries.shape[1:]), keys)
         return _attend(scores, hidden.masks(self._window), lambda each: _products(each, values))
 
     def _products(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Hidden) -> Tensor:
-        scores = torch.matmul(queries, keys.transpose(-1, -2))
+        scores = torch.matmul(queries, keys)
         return _attend(scores, hidden.masks(self._window), lambda each: torch.matmul(each, values))
 
 
@@ -194,4 +196,5 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _longer(blocks: Tensor, more: int) -> Tensor:
-    return torch.cat([blocks, blocks.new_zeros(more, *blocks.shape[1:])])
+    zeros = blocks.new_zeros(more, *blocks.shape[1:])
+    return torch.cat([blocks, zeros]) if len(blocks) else zeros

@@ -138,7 +138,8 @@ class HFEngine:
         with self._guard.hold():
             num_slots = min(self._config.max_num_seqs, max(arrivals.max_open, 1))
             waiting, sampler = deque[tuple[int, Request]](), Sampler(sampling)
-            cache = SlotCache(self._model.config.num_hidden_layers, num_slots)
+            multiplies_keys = self._decoder is not None and self._device.type == "cpu"
+            cache = SlotCache(self._model.config.num_hidden_layers, num_slots, features_first=multiplies_keys)
             tokenizer = self._tokenizer if sampling.stop else None
             active = ActiveCompletions(num_slots, sampling, self._vocab_size, tokenizer)
             while True:

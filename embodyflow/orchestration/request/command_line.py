@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from prefect import Flow
@@ -133,7 +134,10 @@ async def _run(
 
 
 async def _connect_and_run(flow: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    # This process imports torch and Ray while the server starts in another one.
+    importing = asyncio.create_task(asyncio.to_thread(import_module, "embodyflow.orchestration.run.open_run"))
     await connect()
+    await importing
     result: dict[str, Any] = await flow(**parameters)
     return result
 
