@@ -42,7 +42,7 @@ TASK = SkyTask.model_validate(yaml.safe_load((DEPLOYMENTS / "skypilot" / "train.
 def test_a_script_is_valid(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", "--shell=bash", script], check=True)
+        subprocess.run(["shellcheck", "--shell=bash", "--severity=warning", script], check=True)
 
 
 def test_a_job_is_requeued_and_told_before_its_time_limit() -> None:
@@ -84,7 +84,7 @@ def test_a_job_requeues_itself_if_only_a_signal_ended_its_run(
     tmp_path: Path, signalled: bool, state: str, code: int, requeued: bool
 ) -> None:
     """Stand-ins for Slurm's programs and for the run; the template's steps are the real ones."""
-    wait = f"trap 'exit {code}' TERM; kill -TERM $PPID; sleep 5 & wait;" if signalled else ""
+    wait = f"trap 'exit {code}' INT; kill -TERM $PPID; sleep 5 & wait;" if signalled else ""
     programs = {
         "scontrol": 'echo "$@" >>calls; echo "NodeAddr=127.0.0.1"',
         "scancel": 'echo "scancel $@" >>calls; kill $(cat srun.pid)',
