@@ -77,9 +77,11 @@ clean:  ## stop the stack and remove everything that was installed or built
 # Which build of torch? With an NVIDIA GPU, the index's own (CUDA). Without, a CPU build where an index or find-links
 # of pip's configuration has one (2.13.0+cpu counts as newer than 2.13.0), else whatever suits this machine's driver
 # by uv's own knowledge of PyTorch's indexes, else the index's own, which works without a GPU but is large.
-# `make install TORCH_INDEX=<address>` adds an index that has the build you want.
+# `make install TORCH_INDEX=<address>` adds an index that has the build you want. TORCH_BACKEND is uv's name for one of
+# PyTorch's builds, such as cpu or cu130, for images that are built on another machine than they run on.
 TORCH_INDEX ?=
-GPU := $(shell nvidia-smi -L 2>/dev/null | head -1)
+TORCH_BACKEND ?= auto
+GPU := $(if $(filter auto,$(TORCH_BACKEND)),$(shell nvidia-smi -L 2>/dev/null | head -1),$(filter cu%,$(TORCH_BACKEND)))
 
 # uv resolves our pyproject.toml's [tool.uv], which pip cannot, but it does not read pip's configuration. Whoever has
 # set up pip on this machine has said where packages come from: that is handed on.
@@ -100,7 +102,7 @@ uv_install = $(uv_settings) $(BIN)/uv pip install --python $(BIN)/python --compi
 
 # With nothing configured, uv is asked for the build of this machine; without a way to PyTorch's index, PyPI's does.
 configured = $(strip $(find_links)$(default_index)$(more_indexes))
-install_packages = $(if $(configured),$(uv_install),UV_TORCH_BACKEND=auto $(uv_install) || { \
+install_packages = $(if $(configured),$(uv_install),UV_TORCH_BACKEND=$(TORCH_BACKEND) $(uv_install) || { \
 	echo "note: PyTorch's own index is out of reach: the default index's build of torch then"; $(uv_install); })
 
 $(INSTALLED): pyproject.toml constraints.txt overrides-cpu.txt | rendering

@@ -12,7 +12,8 @@ from embodyflow.project import ROOMS, VERSION_FILE, RoomsRecord, shipped
 
 STARTER = Path(__file__).resolve().parent / "starter"
 COPIED = ("flows", "pipelines", "tasks", "envs", "deployments")
-"""Rooms that are copied whole; ``configs/`` holds an example only, because the shipped files are found behind it."""
+"""Rooms whose files are copied, without the folders of ``deployments/``, which are for clusters; ``configs/`` holds an
+example only, because the shipped files are found behind it."""
 
 
 def init(folder: Path) -> int:
@@ -45,7 +46,7 @@ def project_files() -> dict[Path, str]:
     sources = {
         path.relative_to(rooms): path
         for room in COPIED
-        for path in sorted((rooms / room).rglob("*"))
+        for path in sorted((rooms / room).glob("*"))
         if path.suffix in (".py", ".yaml")
     }
     sources |= {

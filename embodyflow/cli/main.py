@@ -211,7 +211,7 @@ def _status() -> int:
 def _run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="key=value", help="iterations, run_id, resume or Hydra overrides"),
+        typer.Argument(metavar="key=value", help="iterations, run_id, resume, if_exists=resume or Hydra overrides"),
     ] = None,
     flow: Flow = None,
     experiment: Annotated[

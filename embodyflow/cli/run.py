@@ -117,10 +117,11 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
         ConfigError: One line that names the mistake and what is allowed; nothing was started.
         StackError: The local stack did not start.
     """
-    from embodyflow.orchestration.request.request import check, parse_arguments  # takes seconds to import
+    from embodyflow.orchestration.request.existing_run import continued  # these take seconds to import
+    from embodyflow.orchestration.request.request import check, parse_arguments
 
     folder = StackFolder.here()
-    request = parse_arguments(words, flow)
+    request = continued(parse_arguments(words, flow))
     deployment = folder.deployment(request.flow, request.experiment)
     config = check(request, starts=True)
     parameters = request.parameters() | {"run_id": config.run_id}

@@ -18,6 +18,7 @@ from rich.console import Console
 from embodyflow.config import RunConfig
 from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError
 from embodyflow.orchestration.display.progress_bar import RunProgress
+from embodyflow.orchestration.request.existing_run import continued
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
 from embodyflow.orchestration.server.prefect_home import check_home
@@ -37,11 +38,12 @@ def main(flow: Flow[..., Any]) -> None:
     answer_help(
         flow,
         sys.argv[1:],
+        "if_exists=resume continues the run of that run_id if it exists, for commands that a scheduler gives again. "
         "Every other key=value overrides the experiment's configuration in Hydra's grammar, such as trainer.epochs=2; "
         f"`embodyflow config --flow {flow.name} experiment=push` shows all keys and their meanings.",
     )
     try:
-        request = parse_arguments(sys.argv[1:], flow.name)
+        request = continued(parse_arguments(sys.argv[1:], flow.name))
         config = check(request, starts=True)
     except ConfigError as error:
         print(error, file=sys.stderr)

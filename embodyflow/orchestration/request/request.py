@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 from prefect.runtime import flow_run
 from pydantic import Field
@@ -63,6 +63,9 @@ Overrides = Annotated[
     ),
 ]
 
+IfExists = Literal["refuse", "resume"]
+"""What a command line does if its run exists."""
+
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
 
 DEFAULT_RUN_ROOT = str(RunConfig.model_fields["run_root"].default)
@@ -84,6 +87,8 @@ class RunRequest:
         iterations, seed, run_id: Values for the configuration's keys of these names.
         resume: Id of a run to continue with its own configuration.
         overrides: Further overrides in Hydra's grammar.
+        if_exists: Whether a command line refuses a run that exists or resumes it
+            (:mod:`embodyflow.orchestration.request.existing_run`); flows do not know it.
         flow: Training flow that runs the request.
     """
 
@@ -94,6 +99,7 @@ class RunRequest:
     run_id: str | None = None
     resume: str | None = None
     overrides: Sequence[str] = field(default_factory=tuple)
+    if_exists: IfExists = "refuse"
     flow: str = "grpo"
 
     def hydra_overrides(self) -> list[str]:
@@ -109,7 +115,8 @@ class RunRequest:
 
     def parameters(self) -> dict[str, Any]:
         """Return the request as parameters of its flow."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "flow"}
+        names = (each.name for each in fields(self) if each.name not in ("if_exists", "flow"))
+        values = {name: getattr(self, name) for name in names}
         return values | {"overrides": list(self.overrides)}
 
 
@@ -127,7 +134,9 @@ def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunReq
     overrides = []
     for word in arguments:
         key, value = split_word(word, "iterations=5")
-        if key not in FLOW_KEYS:
+        if key == "if_exists":
+            named[key] = _if_exists(value)
+        elif key not in FLOW_KEYS:
             overrides.append(word)
         elif key in ("iterations", "seed"):
             named[key] = _whole_number(word)
@@ -163,6 +172,12 @@ def _whole_number(word: str) -> int:
         return int(word.partition("=")[2])
     except ValueError:
         raise ConfigError(f"{word}: must be a whole number") from None
+
+
+def _if_exists(value: str) -> IfExists:
+    if value not in ("refuse", "resume"):
+        raise ConfigError(f"if_exists={value}: must be refuse or resume")
+    return cast(IfExists, value)
 
 
 def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
@@ -209,7 +224,7 @@ def _check_gpus(config: RunConfig) -> None:
         check_own_gpus(config)
 
 
-def _composed(request: RunRequest, first_check: Callable[[RunConfig], None] | None = None) -> RunConfig:
+def composed(request: RunRequest, first_check: Callable[[RunConfig], None] | None = None) -> RunConfig:
     """Return the checked configuration of a new run: the experiment's, or that of the run to branch off.
 
     Raises:
@@ -229,7 +244,7 @@ def _composed(request: RunRequest, first_check: Callable[[RunConfig], None] | No
 
 
 def _new_config(request: RunRequest, first_check: Callable[[RunConfig], None] | None) -> RunConfig:
-    config = _composed(request, first_check)
+    config = composed(request, first_check)
     if config.run_id is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})
@@ -267,11 +282,11 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
     """
     is_retry = (flow_run.run_count or 1) > 1
     if request.resume is None and request.run_id is None:
-        run_root = _composed(request).run_root
+        run_root = composed(request).run_root
         run_id = free_name(str(flow_run.name), str(flow_run.id), run_root, is_retry=is_retry)
         request = replace(request, run_id=run_id)
     if request.resume is None and is_retry:
-        config = _composed(request)
+        config = composed(request)
         folder = RunFolder(config.run_dir)
         if not _created_by_this_flow_run(folder):
             return request

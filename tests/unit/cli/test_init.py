@@ -18,6 +18,7 @@ from embodyflow.stack.stack_folder import StackFolder
 
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = ("flows", "pipelines", "tasks", "envs", "deployments")
+SUFFIXES = (".py", ".yaml")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def test_a_project_has_its_own_rooms_and_an_example_experiment(project: Path) -> None:
-    shipped = {f"{room}/{path.name}" for room in COPIED for path in (ROOT / room).iterdir() if path.is_file()}
+    shipped = {f"{room}/{path.name}" for room in COPIED for path in (ROOT / room).iterdir() if path.suffix in SUFFIXES}
     own = {"README.md", ".gitignore", VERSION_FILE, "configs/experiment/mine.yaml"}
     assert files_in(project) == shipped | own
     for name in shipped:
