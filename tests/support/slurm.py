@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from waiting import eventually
 
 from embodyflow.process.ports import free_port
 from embodyflow.stack.processes import start_process, stop_processes
@@ -91,7 +92,11 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         while cluster.run("sinfo", "--noheader", "--format=%D %T") != f"{len(NODES)} idle":
             assert time.monotonic() < deadline, (folder / "slurmctld.log").read_text()[-2000:]
             time.sleep(0.5)
-        yield cluster
+        try:
+            yield cluster
+        finally:  # a job that a failed test left would outlive the daemons
+            cluster.run("scancel", "--user", getpass.getuser())
+            eventually(lambda: not cluster.run("squeue", "--noheader"), 60.0)
     finally:
         stop_processes(reversed(processes), grace=30)
 
