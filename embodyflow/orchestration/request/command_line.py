@@ -117,14 +117,16 @@ async def _run(
     """
     running, loop = asyncio.ensure_future(_connect_and_run(flow, parameters)), asyncio.get_running_loop()
 
-    def stop(*_: Any) -> None:
-        loop.call_soon_threadsafe(running.cancel)
-        # Prefect waits minutes for a server that does not answer.
-        leaving = threading.Timer(STOP_SECONDS, leave)
-        leaving.daemon = True
-        leaving.start()
+    # Prefect waits minutes for a server that does not answer.
+    leaving = threading.Timer(STOP_SECONDS, leave)
+    leaving.daemon = True
 
-    with _handle_signals(stop):
+    def stop(*_: Any) -> None:
+        if leaving.ident is None:  # else a second cancellation would interrupt what ends after the first
+            leaving.start()
+            loop.call_soon_threadsafe(running.cancel)
+
+    with _handle_signals(stop, loop):
         console = Console(stderr=True)
         if console.is_terminal:
             with RunProgress(config.run_dir, console, config.headline, config.iterations) as progress:
@@ -145,11 +147,17 @@ async def _connect_and_run(flow: Callable[..., Any], parameters: dict[str, Any])
 
 
 @contextmanager
-def _handle_signals(stop: Callable[..., None]) -> Iterator[None]:
-    """Call ``stop`` on Ctrl-C and SIGTERM, even while the event loop is blocked."""
+def _handle_signals(stop: Callable[..., None], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Call ``stop`` on Ctrl-C and SIGTERM, even while the event loop is blocked.
+
+    Prefect and Ray replace the handler of SIGTERM by ones that raise an exception wherever the main thread is, and one
+    in a callback or a destructor is lost. The event loop learns of the signal nevertheless.
+    """
+    loop.add_signal_handler(signal.SIGTERM, stop)
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        loop.remove_signal_handler(signal.SIGTERM)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,38 @@
+"""A signal ends a flow that runs from the command line, also where a library has replaced the handler."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+FLOW = """
+import asyncio, signal, sys
+from embodyflow.orchestration.request import command_line
+
+async def connect():
+    pass
+
+async def flow():
+    if sys.argv[1] == "replaced":  # by one whose exception is lost
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.2)
+        print("cleaned up", flush=True)
+
+command_line.connect = connect
+command_line.run_flow(flow, {}, None, lambda: "stopped")
+"""
+
+
+@pytest.mark.parametrize("handler", ["own", "replaced"])
+def test_sigterm_ends_a_flow_once_whoever_handles_it(handler: str) -> None:
+    command = [sys.executable, "-c", FLOW, handler]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "cleaned up\n") and err.splitlines()[-1] == "stopped", err
