@@ -106,9 +106,14 @@ def health_words(job: str, acts: bool) -> Iterator[str]:
         yield "health.entropy_collapse.max_fall=3"
 
 
+def file_of(folder: Path, job: str, seed: int, collapse: str | None = None, *, acts: bool = False) -> Path:
+    """Return the file of a run's result."""
+    return folder / f"{job}-{seed}-{collapse or 'healthy'}{'-acts' if acts else ''}.json"
+
+
 def played(folder: Path, job: str, seed: int, collapse: str | None, *, acts: bool) -> dict[str, Any]:
     """Return the result of a run, which is made in a process of its own unless the folder has it."""
-    result = folder / f"{job}-{seed}-{collapse or 'healthy'}{'-acts' if acts else ''}.json"
+    result = file_of(folder, job, seed, collapse, acts=acts)
     if not result.exists():
         process = FORK.Process(target=play, args=(result, job, seed, collapse, acts))
         process.start()
@@ -129,7 +134,7 @@ def play(result: Path, job: str, seed: int, collapse: str | None, acts: bool) ->
         if planted is None:
             run.begin()
         else:
-            healthy = json.loads((folder / f"{job}-{seed}-healthy.json").read_text())
+            healthy = json.loads(file_of(folder, job, seed).read_text())
             run.go_on_from(kept, healthy["records"], begins - 1 if planted.fault else 0)
         end = run.to_the_end()
     outcome = {
@@ -188,8 +193,20 @@ def planted_pair(folder: Path, healthy: Mapping[str, Any], collapse: str) -> dic
     """Return a planted collapse with what became of it; without alarms both runs are the same one."""
     job, seed = healthy["job"], healthy["seed"]
     without = played(folder, job, seed, collapse, acts=False)
-    acts = without["ended"] is not None or any(detector not in NOTIFYING for _, detector in alarms_in(without))
-    return judged(healthy, without, played(folder, job, seed, collapse, acts=True) if acts else without)
+    return judged(healthy, without, played(folder, job, seed, collapse, acts=True) if needs_act(without) else without)
+
+
+def needs_act(without: Mapping[str, Any]) -> bool:
+    """Return True if the detectors would roll a run back."""
+    return without["ended"] is not None or any(detector not in NOTIFYING for _, detector in alarms_in(without))
+
+
+def is_finished(folder: Path, job: str, seed: int, collapse: str | None) -> bool:
+    """Return True if the folder has the results that belong to a healthy run, or to a planted collapse."""
+    if not file_of(folder, job, seed, collapse).exists() or collapse is None:
+        return collapse is None and file_of(folder, job, seed).exists()
+    without = played(folder, job, seed, collapse, acts=False)
+    return not needs_act(without) or file_of(folder, job, seed, collapse, acts=True).exists()
 
 
 def totals_of(planted: Sequence[Mapping[str, Any]], healthy: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -206,6 +223,20 @@ def totals_of(planted: Sequence[Mapping[str, Any]], healthy: Sequence[Mapping[st
     }
 
 
+def wanted(options: argparse.Namespace) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield job, seed and collapses of what is to be made, or of what is finished if that alone is reported."""
+    for seed in dict.fromkeys((*options.seeds, *options.healthy)):
+        for job in options.jobs:
+            has_collapses = seed in options.seeds and JOBS[job].begins is not None
+            runs = [None, *(options.collapses if has_collapses else ())]
+            if options.report:
+                runs = [each for each in runs if is_finished(options.folder, job, seed, each)]
+            elif not has_collapses and seed not in options.healthy:
+                continue
+            if None in runs:
+                yield job, seed, [each for each in runs if each is not None]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[1], help="seeds with planted collapses")
@@ -215,21 +246,18 @@ def main() -> int:
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--collapses", nargs="*", choices=COLLAPSES, default=list(COLLAPSES))
     parser.add_argument("--folder", type=Path, required=True, help="folder to keep the runs in")
+    parser.add_argument("--report", action="store_true", help="make no runs: report those that the folder has")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     planted, healthy = [], []
-    for seed in dict.fromkeys((*options.seeds, *options.healthy)):
-        for job in options.jobs:
-            has_collapses = seed in options.seeds and JOBS[job].begins is not None
-            if not has_collapses and seed not in options.healthy:
-                continue
-            reference = played(options.folder, job, seed, None, acts=False)
-            healthy.append(unspoiled(reference))
-            print(json.dumps(healthy[-1]), flush=True)
-            for collapse in options.collapses if has_collapses else ():
-                planted.append(planted_pair(options.folder, reference, collapse))
-                print(json.dumps(planted[-1]), flush=True)
+    for job, seed, collapses in wanted(options):
+        reference = played(options.folder, job, seed, None, acts=False)
+        healthy.append(unspoiled(reference))
+        print(json.dumps(healthy[-1]), flush=True)
+        for collapse in collapses:
+            planted.append(planted_pair(options.folder, reference, collapse))
+            print(json.dumps(planted[-1]), flush=True)
     totals = totals_of(planted, healthy)
     print(json.dumps(totals))
     write_report(options.out, ("torch",), planted, **totals, healthy_runs=healthy)
