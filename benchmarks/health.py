@@ -52,7 +52,7 @@ JOBS: Mapping[str, Job] = {
     "embodied": Job(
         (
             *("experiment=embodied", "iterations=18", "rollout.num_groups=8", "rollout.group_size=6"),
-            *("rollout.chunk_correlation=1", "policy.hidden_size=64", "evaluation.num_goals=32"),
+            *("rollout.chunk_correlation=1", "policy.hidden_size=64", "evaluation.every=4", "evaluation.num_goals=32"),
             "evaluation.video=false",
         ),
         7e-4,
@@ -224,7 +224,7 @@ def totals_of(planted: Sequence[Mapping[str, Any]], healthy: Sequence[Mapping[st
 
 
 def wanted(options: argparse.Namespace) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield job, seed and collapses of what is to be made, or of what is finished if that alone is reported."""
+    """Yield job, seed and collapses of the runs to make, or of the finished ones if only these are reported."""
     for seed in dict.fromkeys((*options.seeds, *options.healthy)):
         for job in options.jobs:
             has_collapses = seed in options.seeds and JOBS[job].begins is not None

@@ -347,13 +347,14 @@ def faults() -> str:
 def health() -> str:
     """Return what became of planted collapses, with detectors that only report and with detectors that act."""
     rows = []
-    for each in _read("health")["comparisons"]:
+    for each in sorted(_read("health")["comparisons"], key=lambda each: (not each["real"], each["job"], each["title"])):
         first, *others = ([iteration, code(name)] for iteration, name in each["alarms"] or [[0, ""]])
         alarms = f"{first[1]} in {first[0]}" + (f", {len(others)} more" if others else "")
         rows.append(
             (
                 code(each["job"]),
                 each["title"],
+                "yes" if each["real"] else "no",
                 f"{each['healthy_success']:.2f}",
                 _end(each["success_without"], each["ended_without"]),
                 alarms if each["alarms"] else "none",
@@ -361,7 +362,7 @@ def health() -> str:
                 _end(each["success"], each["ended"]),
             )
         )
-    header = ("Job", "Planted", "Healthy", "Reported only", "First alarm", "Roll-backs", "Rolled back")
+    header = ("Job", "Planted", "Real", "Healthy", "Reported only", "First alarm", "Roll-backs", "Rolled back")
     return table(header, rows)
 
 
