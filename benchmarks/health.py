@@ -1,139 +1,266 @@
 """Planted collapses and healthy runs: what do the detectors of health catch, and does the run recover by itself?
 
-    python -m benchmarks.health --healthy 5
+    python -m benchmarks.health --seeds 1 2 --folder /tmp/health
 
-Two jobs, embodied and language, run to their end with all detectors on. Each planted collapse
-(:mod:`benchmarks.planted_collapses`, and a learning rate × 30) is caught if a detector that it should alarm raises an
-alarm, and recovered if the run ends within 0.05 of the healthy run's held-out success without a person. Healthy runs
-with further seeds count false alarms. Finished runs in the folder are reused. Results go to
-``benchmarks/results/health.json``.
+Each collapse of :mod:`benchmarks.planted_collapses` is planted in two jobs, embodied and language. Such a run is made
+twice from the same healthy beginning: its detectors only report, or they roll the run back. A collapse is real if the
+first run ends more than 0.05 below the healthy one's held-out success, or does not reach its end. It is caught if a
+detector raises an alarm in the second run, and recovered if that one ends within 0.05 of the healthy result. Healthy
+runs of four kinds count false alarms. Runs take place in one process (:mod:`benchmarks.watched_run`). Finished runs in
+the folder are reused. Results go to ``benchmarks/results/health.json``.
 """
 
 import argparse
 import json
-import os
-import sys
+import multiprocessing
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-
-from servers import prefect_server  # noqa: E402
-from small_runs import SMALL, SMALL_LANGUAGE, Runs  # noqa: E402
-
-from benchmarks.planted_collapses import AFTER_ADVANTAGE, AFTER_ROLLOUT, FIRST_RATES  # noqa: E402
-from benchmarks.report import write_report  # noqa: E402
-from embodyflow.record.ledger import Ledger  # noqa: E402
+from benchmarks.planted_collapses import COLLAPSES
+from benchmarks.report import write_report
+from benchmarks.watched_run import WatchedRun
+from embodyflow.config.composition.compose import compose_config
+from embodyflow.health.examination import examine
 
 RESULTS = Path(__file__).parent / "results" / "health.json"
-JOBS: Mapping[str, Sequence[str]] = {"embodied": SMALL, "language": SMALL_LANGUAGE}
-RATE = "rate_times_30"
-COLLAPSES = (RATE, *AFTER_ADVANTAGE, *AFTER_ROLLOUT)
-EXPECTED = {
-    RATE: {"kl_runaway", "entropy_collapse", "dead_groups", "spike", "nan"},
-    "nan": {"nan"},
-    "huge_reward": {"spike", "kl_runaway"},
-    "no_entropy": {"entropy_collapse", "kl_runaway", "spike"},
-    "slow": {"throughput_drop"},
-    "no_success": {"dead_groups"},
-}
-"""Detectors that each collapse should alarm."""
+FORK = multiprocessing.get_context("fork")
+"""Processes that need no second to import what they run."""
 
-ROLLING_BACK = ("nan", "spike", "entropy_collapse", "kl_runaway", "dead_groups", "length_drift", "reward_hacking")
-NOTIFYING = ("env_faults", "throughput_drop")
 WITHIN = 0.05
-SUCCESS = "eval/sampled_success_rate"
 
 
-def settings() -> Iterator[str]:
-    """Yield the words that turn all detectors on."""
+@dataclass(frozen=True)
+class Job:
+    """A small job.
+
+    Attributes:
+        words: Overrides of the configuration.
+        rate: Learning rate.
+        begins: First iteration that a fault spoils; ``None`` plants nothing in the job.
+    """
+
+    words: Sequence[str]
+    rate: float
+    begins: int | None = None
+
+
+JOBS: Mapping[str, Job] = {
+    "embodied": Job(
+        (
+            *("experiment=embodied", "iterations=18", "rollout.num_groups=8", "rollout.group_size=6"),
+            *("rollout.chunk_correlation=1", "policy.hidden_size=64", "evaluation.every=4", "evaluation.num_goals=32"),
+            "evaluation.video=false",
+        ),
+        7e-4,
+        begins=7,
+    ),
+    "language": Job(
+        (
+            *("experiment=math", "iterations=30", "rollout.num_groups=32", "trainer.num_minibatches=2"),
+            *("trainer.schedule.name=constant", "policy.scratch.hidden_size=64", "policy.scratch.num_hidden_layers=2"),
+            *("warm_start.num_demos=800", "warm_start.steps=200", "warm_start.until=null"),
+            *("evaluation.num_prompts=128", "evaluation.every=5"),
+        ),
+        2.5e-4,
+        begins=11,
+    ),
+    "control": Job(("experiment=reacher", "iterations=25", "rollout.num_steps=128", "trainer.num_minibatches=8"), 3e-4),
+    "agent": Job(
+        (
+            *("experiment=calculator", "iterations=20", "rollout.num_groups=16", "trainer.num_minibatches=2"),
+            *("trainer.schedule.name=constant", "policy.scratch.hidden_size=64", "policy.scratch.num_hidden_layers=2"),
+            *("warm_start.steps=60", "warm_start.until=null", "evaluation.num_prompts=64", "evaluation.every=10"),
+        ),
+        3e-4,
+    ),
+}
+ROLLING_BACK = (
+    *("nan", "spike", "entropy_collapse", "kl_runaway", "dead_groups", "length_drift", "result_drop"),
+    "reward_hacking",
+)
+NEARLY_THE_SAME = 0.9
+"""Factor of the learning rate after findings that may be the world's fault. A rate that is too high shows in the KL."""
+
+SLOW = "throughput_drop"
+"""Detector of slow iterations, whose false alarms tell about the machine and are counted apart."""
+
+NOTIFYING = ("env_faults", SLOW, "staleness")
+
+
+def health_words(job: str, acts: bool) -> Iterator[str]:
+    """Yield the words that turn all detectors on: they roll the run back, or only report."""
     for name in ROLLING_BACK:
-        yield f"health.{name}.action=roll_back"
-        yield f"health.{name}.changes={{trainer.learning_rate:0.1}}"
+        if acts:
+            yield f"health.{name}.action=roll_back"
+            if name != "kl_runaway":  # its default divides the rate by ten
+                yield f"health.{name}.changes={{trainer.learning_rate:{NEARLY_THE_SAME}}}"
+        elif name != "nan":
+            yield f"health.{name}.action=notify"
     yield from (f"health.{name}.action=notify" for name in NOTIFYING)
     yield "health.roll_back.iterations=6"
+    if job == "control":
+        yield "health.entropy_collapse.max_fall=3"
 
 
-def words_of(job: str, collapse: str | None, seed: int, iterations: int) -> list[str]:
-    """Return the words of a run; ``None`` plants no collapse."""
-    rate = FIRST_RATES[job] * (30 if collapse == RATE else 1)
-    words = [f"seed={seed}", f"iterations={iterations}", f"trainer.learning_rate={rate}", *settings()]
-    if collapse not in (None, RATE):
-        words.append(f"pipeline.custom_fn=benchmarks.planted_collapses:{job}_{collapse}")
-    return [*JOBS[job], *words, "tracking.tensorboard=false"]
+def file_of(folder: Path, job: str, seed: int, collapse: str | None = None, *, acts: bool = False) -> Path:
+    """Return the file of a run's result."""
+    return folder / f"{job}-{seed}-{collapse or 'healthy'}{'-acts' if acts else ''}.json"
 
 
-def run(runs: Runs, job: str, collapse: str | None, seed: int, iterations: int) -> dict[str, Any]:
-    """Run a job to its end, unless the folder has the result; return the alarms, roll-backs and the final success."""
-    run_id = f"{job}-{collapse or 'healthy'}-{seed}"
-    result = runs.root.parent / f"{run_id}.json"
+def played(folder: Path, job: str, seed: int, collapse: str | None, *, acts: bool) -> dict[str, Any]:
+    """Return the result of a run, which is made in a process of its own unless the folder has it."""
+    result = file_of(folder, job, seed, collapse, acts=acts)
     if not result.exists():
-        words = {word.partition("=")[0]: word for word in words_of(job, collapse, seed, iterations)}
-        process = runs.start(*words.values(), f"run_root={runs.root}", f"run_id={run_id}")
-        output = process.communicate()[0]
-        (runs.root.parent / f"{run_id}.log").write_text(output)
-        result.write_text(json.dumps({"completed": process.returncode == 0, **_outcome(runs, run_id)}))
-    return {"job": job, "collapse": collapse, "seed": seed, **json.loads(result.read_text())}
+        process = FORK.Process(target=play, args=(result, job, seed, collapse, acts))
+        process.start()
+        process.join()
+    return dict(json.loads(result.read_text()))
 
 
-def _outcome(runs: Runs, run_id: str) -> dict[str, Any]:
-    ledger = Ledger(runs.root / run_id / "ledger.jsonl")
-    evaluated = [line[SUCCESS] for line in runs.records(run_id) if SUCCESS in line]
+def play(result: Path, job: str, seed: int, collapse: str | None, acts: bool) -> None:
+    """Make a run and write its result; a planted one begins as the healthy one of its seed."""
+    folder = result.parent
+    planted = COLLAPSES[collapse] if collapse else None
+    begins = JOBS[job].begins or 0
+    rate = JOBS[job].rate * (planted.rate_factor if planted else 1.0)
+    words = [*JOBS[job].words, f"seed={seed}", f"trainer.learning_rate={rate}", *health_words(job, acts)]
+    with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
+        kept = folder / f"{job}-{seed}"
+        run = WatchedRun(words, Path(checkpoints) if planted else kept, planted and planted.fault, begins)
+        if planted is None:
+            run.begin()
+        else:
+            healthy = json.loads(file_of(folder, job, seed).read_text())
+            run.go_on_from(kept, healthy["records"], begins - 1 if planted.fault else 0)
+        end = run.to_the_end()
+    outcome = {
+        "job": job,
+        "seed": seed,
+        "collapse": collapse,
+        "acts": acts,
+        "ended": end,
+        "alarms": [[each.iteration, each.detector] for each in run.alarms],
+        "roll_backs": run.roll_backs,
+        "success": None if run.config.evaluation is None else _held_out(run),
+        "records": run.records,
+    }
+    result.write_text(json.dumps(outcome))
+
+
+def _held_out(run: WatchedRun) -> float:
+    """Return the mean success of the greedy and of the sampled evaluation."""
+    return statistics.mean(rate for mode in ("greedy", "sampled") for rate in run.success(mode))
+
+
+def judged(healthy: Mapping[str, Any], without: Mapping[str, Any], acting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a planted collapse with what became of it: without health, and with detectors that act."""
+    least = healthy["success"] - WITHIN
     return {
-        "alarms": [[each.iteration, each.facts["detector"]] for each in ledger.entries if each.kind == "alarm"],
-        "roll_backs": len(ledger.roll_backs()),
-        "success": evaluated[-1],
+        **{name: acting[name] for name in ("job", "collapse", "seed", "alarms", "roll_backs", "ended")},
+        "title": COLLAPSES[acting["collapse"]].title,
+        "healthy_success": healthy["success"],
+        "success_without": without["success"],
+        "ended_without": without["ended"],
+        "success": acting["success"],
+        "real": without["ended"] is not None or without["success"] < least,
+        "caught": any(detector not in NOTIFYING for _, detector in acting["alarms"]),
+        "recovered": acting["ended"] is None and acting["success"] >= least,
     }
 
 
-def judge(planted: dict[str, Any], healthy: dict[str, Any]) -> dict[str, Any]:
-    """Add to a run with a collapse whether it was caught, and whether it recovered."""
-    found = {detector for _, detector in planted["alarms"]}
-    is_close = planted["completed"] and planted["success"] >= healthy["success"] - WITHIN
-    return planted | {"caught": bool(found & EXPECTED[planted["collapse"]]), "recovered": is_close}
+def alarms_in(run: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the iterations and names of the alarms that the detectors, as they are now, raise in a run's metrics."""
+    job, records = run["job"], run["records"]
+    health = compose_config(["run_id=reported", *JOBS[job].words, *health_words(job, acts=False)]).health
+    iterations = [each["iteration"] for each in records if "weights_digest" in each]
+    return [[index, alarm.detector] for index in iterations for alarm in examine(health, records, index)]
 
 
-def campaign(runs: Runs, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Run everything; return the runs with a collapse, judged, and the healthy ones."""
-    planted, healthy = [], []
-    for job in options.jobs:
-        healthy += [run(runs, job, None, seed, options.iterations) for seed in range(1, 1 + options.healthy)]
-        reference = next(each for each in healthy if each["job"] == job and each["seed"] == 1)
-        for collapse in options.collapses:
-            planted.append(judge(run(runs, job, collapse, 1, options.iterations), reference))
-            print(json.dumps(planted[-1]), flush=True)
-    return planted, healthy
+def unspoiled(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a healthy run with its alarms, those of slow iterations apart."""
+    alarms = alarms_in(run)
+    return {name: run[name] for name in ("job", "seed", "success")} | {
+        "alarms": [each for each in alarms if each[1] != SLOW],
+        "slow": [index for index, detector in alarms if detector == SLOW],
+    }
+
+
+def planted_pair(folder: Path, healthy: Mapping[str, Any], collapse: str) -> dict[str, Any]:
+    """Return a planted collapse with what became of it; without alarms both runs are the same one."""
+    job, seed = healthy["job"], healthy["seed"]
+    without = played(folder, job, seed, collapse, acts=False)
+    return judged(healthy, without, played(folder, job, seed, collapse, acts=True) if needs_act(without) else without)
+
+
+def needs_act(without: Mapping[str, Any]) -> bool:
+    """Return True if the detectors would roll a run back."""
+    return without["ended"] is not None or any(detector not in NOTIFYING for _, detector in alarms_in(without))
+
+
+def is_finished(folder: Path, job: str, seed: int, collapse: str | None) -> bool:
+    """Return True if the folder has the results that belong to a healthy run, or to a planted collapse."""
+    if not file_of(folder, job, seed, collapse).exists() or collapse is None:
+        return collapse is None and file_of(folder, job, seed).exists()
+    without = played(folder, job, seed, collapse, acts=False)
+    return not needs_act(without) or file_of(folder, job, seed, collapse, acts=True).exists()
+
+
+def totals_of(planted: Sequence[Mapping[str, Any]], healthy: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the counts that the page of benchmarks shows; what is caught or recovered counts if the loss is real."""
+    real = [each for each in planted if each["real"]]
+    return {
+        "planted": len(planted),
+        "real": len(real),
+        "caught": sum(each["caught"] for each in real),
+        "recovered": sum(each["recovered"] for each in real),
+        "healthy": {job: sum(each["job"] == job for each in healthy) for job in JOBS},
+        "false_alarms": {job: sum(each["job"] == job and bool(each["alarms"]) for each in healthy) for job in JOBS},
+        "slow": sum(bool(each["slow"]) for each in healthy),
+    }
+
+
+def wanted(options: argparse.Namespace) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield job, seed and collapses of the runs to make, or of the finished ones if only these are reported."""
+    for seed in dict.fromkeys((*options.seeds, *options.healthy)):
+        for job in options.jobs:
+            has_collapses = seed in options.seeds and JOBS[job].begins is not None
+            runs = [None, *(options.collapses if has_collapses else ())]
+            if options.report:
+                runs = [each for each in runs if is_finished(options.folder, job, seed, each)]
+            elif not has_collapses and seed not in options.healthy:
+                continue
+            if None in runs:
+                yield job, seed, [each for each in runs if each is not None]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--healthy", type=int, default=15, help="healthy runs of each job")
-    parser.add_argument("--iterations", type=int, default=24)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1], help="seeds with planted collapses")
+    parser.add_argument(
+        "--healthy", type=int, nargs="*", default=[], help="seeds of healthy runs, beside those of --seeds"
+    )
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--collapses", nargs="*", choices=COLLAPSES, default=list(COLLAPSES))
-    parser.add_argument("--folder", type=Path, help="folder to keep the runs in")
+    parser.add_argument("--folder", type=Path, required=True, help="folder to keep the runs in")
+    parser.add_argument("--report", action="store_true", help="make no runs: report those that the folder has")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        (folder / "server").mkdir(parents=True, exist_ok=True)
-        with prefect_server(folder / "server") as url:
-            modules = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "support")))
-            planted, healthy = campaign(Runs(folder).served_by(url, PYTHONPATH=modules), options)
-    totals = {
-        "planted": len(planted),
-        "caught": sum(each["caught"] for each in planted),
-        "recovered": sum(each["recovered"] for each in planted),
-        "healthy": len(healthy),
-        "false_alarms": sum(bool(each["alarms"]) for each in healthy),
-    }
+    options.folder.mkdir(parents=True, exist_ok=True)
+    planted, healthy = [], []
+    for job, seed, collapses in wanted(options):
+        reference = played(options.folder, job, seed, None, acts=False)
+        healthy.append(unspoiled(reference))
+        print(json.dumps(healthy[-1]), flush=True)
+        for collapse in collapses:
+            planted.append(planted_pair(options.folder, reference, collapse))
+            print(json.dumps(planted[-1]), flush=True)
+    totals = totals_of(planted, healthy)
     print(json.dumps(totals))
-    write_report(
-        options.out, ("torch", "prefect", "ray"), [*planted, *healthy], **totals, iterations=options.iterations
-    )
+    write_report(options.out, ("torch",), planted, **totals, healthy_runs=healthy)
     return 0
 
 

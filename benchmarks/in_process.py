@@ -23,11 +23,13 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
 from embodyflow.data.tables import join_columns
+from embodyflow.graph import Node
 from embodyflow.graph.node_groups import runs_on
 from embodyflow.nodes.calling import bind
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.types import Batch, NodeOutput
 from pipelines import load_pipeline
 from tasks import measure_warm_start
 from tasks.rewards import judge
@@ -42,15 +44,19 @@ class InProcessRun:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
-        engines = {role: resolve(shape.engine) for role, shape in self.config.groups.items()}
-        self.rollout: Any = engines["rollout"](self.config, 0, 1)
-        self.trainer: FSDPTrainer = engines["trainer"](self.config, 0, 1)
+        self.rollout: Any = resolve(self.config.groups["rollout"].engine)(self.config, 0, 1)
+        self.trainer = self.start_trainer()
         self.tasks = list(self.config.env.tasks) if hasattr(self.config, "env") else [self.config.experiment]
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        self.trainer.connect(f"127.0.0.1:{port}")
         self._version = -1
         self._graph = load_pipeline(**self.config.pipeline.source())
+
+    def start_trainer(self) -> FSDPTrainer:
+        """Return a trainer of the configuration as it is now, in a process group of its own."""
+        trainer: FSDPTrainer = resolve(self.config.groups["trainer"].engine)(self.config, 0, 1)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        trainer.connect(f"127.0.0.1:{port}")
+        return trainer
 
     def warm_start(self) -> None:
         """Fit the policy to demonstrations, if the configuration has a warm start, and publish it to the rollout."""
@@ -80,16 +86,20 @@ class InProcessRun:
         for node_id in self._graph.get_execution_order():
             node = self._graph.nodes[node_id]
             parents = [to_columns(outputs[each]) for each in node.dependencies if outputs[each] is not None]
-            rows = to_batch(join_columns(parents)) if parents else None
-            worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node_id)]
-            call = self._call(iteration, node_id, 0 if rows is None else len(rows))
-            function = resolve(node.executable_ref)
-            arguments = bind(function, rows, node.config, worker=worker, call=call)
-            output = function(*arguments.args, **arguments.kwargs)
+            output = self.run_node(node, to_batch(join_columns(parents)) if parents else None, iteration)
             outputs[node_id] = output.batch
             metrics.append(as_metrics(output.metrics))
         self._publish(iteration)
         return to_floats(merge_metrics(metrics))
+
+    def run_node(self, node: Node, rows: Batch | None, iteration: int) -> NodeOutput:
+        """Run a node on its parents' rows."""
+        worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node.node_id)]
+        call = self._call(iteration, node.node_id, 0 if rows is None else len(rows))
+        function = resolve(node.executable_ref)
+        arguments = bind(function, rows, node.config, worker=worker, call=call)
+        output: NodeOutput = function(*arguments.args, **arguments.kwargs)
+        return output
 
     def success(self, mode: str = "greedy") -> list[float]:
         """Return the success rate of each task on the goals of the evaluation split."""

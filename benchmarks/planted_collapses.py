@@ -1,98 +1,119 @@
-"""Graphs with a planted collapse, which :mod:`benchmarks.health` runs.
+"""The collapses that :mod:`benchmarks.health` plants in runs.
 
-A collapse begins in iteration ``BEGINS`` and lasts as long as the run has its first learning rate. So a run that rolls
-back and changes the rate recovers, as one does whose rate was too high.
+A collapse is a wrong setting, which lasts until a roll-back changes it, or a fault of something that the run depends
+on. A fault lasts for a number of iterations that are played, as an outage does: a roll-back repeats iterations, but
+does not end the fault.
 """
 
-import functools
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
-import tasks
+from embodyflow.data.metrics import mean
 from embodyflow.types import Batch, NodeOutput
-from pipelines import TaskGraph
-from pipelines.grpo import embodied_grpo, language_grpo
-
-BEGINS = 8
-"""First iteration that a collapse spoils. Detectors have seen enough healthy ones by then."""
-
-FIRST_RATES = {"embodied": 1e-3, "language": 1e-3}
-"""Learning rates of the jobs, which the benchmark sets."""
-
-SECONDS = 20.0
-"""Delay of a slow node."""
+from tasks.rewards import reward
 
 
-def not_a_number(batch: Batch) -> None:
-    """Make an advantage NaN."""
-    batch["advantages"][:1] = torch.nan
+@dataclass(frozen=True)
+class Fault:
+    """What spoils the rows of some iterations.
+
+    Attributes:
+        column: Column whose first appearance is spoiled, with all that follows from it.
+        spoil: Returns the output of the node with spoiled rows.
+        iterations: Number of iterations that it lasts.
+    """
+
+    column: str
+    spoil: Callable[[NodeOutput], NodeOutput]
+    iterations: int
 
 
-def huge(batch: Batch) -> None:
-    """Multiply the advantages by 10,000, as a reward in the wrong unit would."""
-    batch["advantages"] *= 1e4
+@dataclass(frozen=True)
+class Collapse:
+    """A planted collapse.
+
+    Attributes:
+        title: Description of what is planted, for tables.
+        fault: Fault that causes it; ``None`` if a setting does.
+        rate_factor: Factor of the learning rate.
+    """
+
+    title: str
+    fault: Fault | None = None
+    rate_factor: float = 1.0
 
 
-def certain(batch: Batch) -> None:
-    """Raise the probability of whatever was sampled, so the policy loses its entropy."""
-    batch["advantages"] = torch.full_like(batch["advantages"], 5.0)
+def _advantages(change: Callable[[Batch], torch.Tensor]) -> Callable[[NodeOutput], NodeOutput]:
+    """Return a fault that changes the advantages, float32 ``[N, T, L]``."""
 
-
-def worthless(batch: Batch) -> None:
-    """Let no row succeed, as with a broken reward or a dead environment."""
-    batch["success"] = torch.zeros_like(batch["success"])
-    if "scores" in set(batch.keys()):
-        batch["scores"] = torch.zeros_like(batch["scores"])
-
-
-def slow(batch: Batch) -> None:
-    """Take long."""
-    time.sleep(SECONDS)
-
-
-AFTER_ADVANTAGE: dict[str, Callable[[Batch], None]] = {
-    "nan": not_a_number,
-    "huge_reward": huge,
-    "no_entropy": certain,
-    "slow": slow,
-}
-AFTER_ROLLOUT: dict[str, Callable[[Batch], None]] = {"no_success": worthless}
-
-
-def _planted(function: Callable[..., NodeOutput], spoil: Callable[[Batch], None]) -> Callable[..., NodeOutput]:
-    @functools.wraps(function)
-    def run(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-        output = function(batch, config, worker=worker, call=call, **kwargs)
-        rate, first = worker.config.trainer.learning_rate, FIRST_RATES[worker.config.job]
-        if call.iteration >= BEGINS and rate == first and output.batch is not None:
-            spoil(output.batch)
+    def spoil(output: NodeOutput) -> NodeOutput:
+        batch = output.batch
+        assert batch is not None
+        batch["advantages"] = change(batch) * batch["loss_mask"]
         return output
 
-    return run
+    return spoil
 
 
-def _graph(job: str, collapse: str) -> TaskGraph:
-    whole = {"embodied": embodied_grpo, "language": language_grpo}[job]()
-    planted = TaskGraph(whole.graph_id, whole.description)
-    name = "compute_advantage" if collapse in AFTER_ADVANTAGE else _judging(job)
-    for node in whole.nodes.values():
-        if node.executable_ref == f"tasks:{name}":
-            node = node.model_copy(update={"executable_ref": f"{__name__}:{collapse}_{name}"})
-        planted.add_node(node)
-    return planted
+def _outcomes(change: Callable[[Batch], torch.Tensor]) -> Callable[[NodeOutput], NodeOutput]:
+    """Return a fault that changes the rows' outcomes, bool ``[N]``, and the rewards and metrics that follow."""
+
+    def spoil(output: NodeOutput) -> NodeOutput:
+        batch, metrics = output.batch, dict(output.metrics)
+        assert batch is not None
+        success = change(batch)
+        batch["success"] = success.to(batch["success"].dtype)
+        found = mean(success.double().mean().item(), len(batch))
+        metrics["rollout/success_rate"] = found
+        if "scores" in set(batch.keys()):
+            batch["scores"] = success.to(batch["scores"].dtype)
+            metrics["rollout/reward"] = found
+        if "rewards" in set(batch.keys()):
+            batch, rewarded = reward(batch, None)
+            metrics |= rewarded
+        return NodeOutput(batch, metrics, output.info)
+
+    return spoil
 
 
-def _judging(job: str) -> str:
-    """Return the function of the node after which the rows' outcome is known."""
-    return {"embodied": "generate", "language": "compute_reward"}[job]
+def _with_nan(batch: Batch) -> torch.Tensor:
+    batch["advantages"][:1] = torch.nan
+    return batch["advantages"]
 
 
-for _name, _spoil in (AFTER_ADVANTAGE | AFTER_ROLLOUT).items():
-    for _job in FIRST_RATES:
-        globals()[f"{_job}_{_name}"] = functools.partial(_graph, _job, _name)
-    _functions = ("compute_advantage",) if _name in AFTER_ADVANTAGE else ("generate", "compute_reward")
-    for _function in _functions:
-        globals()[f"{_name}_{_function}"] = _planted(getattr(tasks, _function), _spoil)
+def _likely(batch: Batch) -> torch.Tensor:
+    """Return advantages of deviation 3 that grow with a token's log-prob: the gradient lowers the entropy."""
+    log_probs = batch["log_probs"]
+    taken = log_probs[batch["loss_mask"]]
+    return 3.0 * (log_probs - taken.mean()) / taken.std().clamp(min=1e-6)
+
+
+COLLAPSES: Mapping[str, Collapse] = {
+    "rate_times_30": Collapse("a learning rate × 30", rate_factor=30.0),
+    "nan": Collapse("NaN in the advantages", Fault("advantages", _advantages(_with_nan), 1)),
+    "zero_entropy": Collapse(
+        "advantages pay for likely tokens, which leaves no entropy", Fault("advantages", _advantages(_likely), 8)
+    ),
+    "no_comparison": Collapse(
+        "all advantages are 5, whatever the outcome",
+        Fault("advantages", _advantages(lambda batch: torch.full_like(batch["advantages"], 5.0)), 8),
+    ),
+    "huge_reward": Collapse(
+        "advantages × 10,000, as by a reward in the wrong unit",
+        Fault("advantages", _advantages(lambda batch: batch["advantages"] * 1e4), 8),
+    ),
+    "broken_reward": Collapse(
+        "the reward takes failure for success, and success for failure",
+        Fault("success", _outcomes(lambda batch: ~batch["success"].bool()), 8),
+    ),
+    "hacked_reward": Collapse(
+        "the reward pays for length instead of success",
+        Fault("success", _outcomes(lambda batch: batch["num_steps"] > batch["num_steps"].double().mean()), 12),
+    ),
+    "dead_environment": Collapse(
+        "no row succeeds", Fault("success", _outcomes(lambda batch: torch.zeros_like(batch["success"])), 10)
+    ),
+}
+"""Collapses by name."""

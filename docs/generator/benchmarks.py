@@ -344,6 +344,48 @@ def faults() -> str:
     return table(("What happened", "How often", "Runs that differ"), rows)
 
 
+def health() -> str:
+    """Return what became of planted collapses, with detectors that only report and with detectors that act."""
+    rows = []
+    for each in sorted(_read("health")["comparisons"], key=lambda each: (not each["real"], each["job"], each["title"])):
+        first, *others = ([iteration, code(name)] for iteration, name in each["alarms"] or [[0, ""]])
+        alarms = f"{first[1]} in {first[0]}" + (f", {len(others)} more" if others else "")
+        rows.append(
+            (
+                code(each["job"]),
+                each["title"],
+                "yes" if each["real"] else "no",
+                f"{each['healthy_success']:.2f}",
+                _end(each["success_without"], each["ended_without"]),
+                alarms if each["alarms"] else "none",
+                f"{len(each['roll_backs'])}",
+                _end(each["success"], each["ended"]),
+            )
+        )
+    header = ("Job", "Planted", "Real", "Healthy", "Reported only", "First alarm", "Roll-backs", "Rolled back")
+    return table(header, rows)
+
+
+def _end(success: float, ended: str | None) -> str:
+    """Return a run's result, or that it did not reach its end."""
+    return f"{success:.2f}" if ended is None else f"ended at {success:.2f}"
+
+
+def false_alarms() -> str:
+    """Return the alarms of healthy runs."""
+    report = _read("health")
+    rows = [
+        (code(job), f"{count}", f"{report['false_alarms'][job]}", _alarms_of(job, report["healthy_runs"]))
+        for job, count in report["healthy"].items()
+    ]
+    return table(("Job", "Healthy runs", "With an alarm", "Alarms"), rows)
+
+
+def _alarms_of(job: str, runs: Sequence[Mapping[str, Any]]) -> str:
+    found = [code(detector) for run in runs if run["job"] == job for _, detector in run["alarms"]]
+    return ", ".join(sorted(set(found))) or "–"
+
+
 def durability() -> str:
     """Return the cost of durability as shares of an iteration."""
     rows = []
@@ -488,7 +530,7 @@ TABLES = {
         *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
         *(soft_actor_critic, replay, vector_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
-        *(faults, durability, growth, exploration, formulas, siirl),
+        *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl),
     )
 }
 """The tables by the names that the page marks their places with."""

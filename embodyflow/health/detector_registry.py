@@ -26,15 +26,15 @@ class Detector:
     timed: bool = False
 
 
-_TRAINING, _ROLLOUT, _MACHINE = (f"embodyflow.health.{name}_signs" for name in ("training", "rollout", "machine"))
+_TRAINING, _ROLLOUT, _RESULT, _MACHINE = (
+    f"embodyflow.health.{name}_signs" for name in ("training", "rollout", "result", "machine")
+)
 
 DETECTORS: Mapping[str, Detector] = MappingProxyType(
     {
         **{name: Detector(f"{_TRAINING}:{name}") for name in ("nan", "spike", "entropy_collapse", "kl_runaway")},
-        **{
-            name: Detector(f"{_ROLLOUT}:{name}")
-            for name in ("dead_groups", "length_drift", "reward_hacking", "staleness")
-        },
+        **{name: Detector(f"{_ROLLOUT}:{name}") for name in ("dead_groups", "length_drift", "staleness")},
+        **{name: Detector(f"{_RESULT}:{name}") for name in ("result_drop", "reward_hacking")},
         **{name: Detector(f"{_MACHINE}:{name}", timed=True) for name in ("env_faults", "throughput_drop")},
     }
 )

@@ -10,6 +10,8 @@ from embodyflow.health.settings import HealthConfig
 from embodyflow.references import resolve
 
 NAN = "nan"
+STRENGTH = ("notify", "roll_back", "pause", "cancel")
+"""Actions from the weakest to the strongest."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,14 @@ def examine(health: HealthConfig, records: Sequence[Record], iteration: int) -> 
         if finding is not None and _find(watch, before[watch.timed]) is None:
             alarms.append(Alarm(name, watch.action, iteration, finding, watch.timed))
     return alarms
+
+
+def strongest(alarms: Sequence[Alarm]) -> Alarm | None:
+    """Return the alarm that is acted on, the first one with the strongest action; ``None`` without alarms.
+
+    Signs of training come first: they are causes of what rollouts and results show.
+    """
+    return max(alarms, key=lambda alarm: STRENGTH.index(alarm.action), default=None)
 
 
 def _find(watch: Watch, history: History) -> Finding | None:

@@ -60,16 +60,17 @@ class History:
         values = self.values(name)
         return statistics.median(values[:count]) if len(values) >= count else None
 
-    def median_before(self, name: str, newest: int, count: int) -> float | None:
-        """Return the median of ``count`` values before the newest ones; ``None`` while there are fewer.
+    def median_before(self, name: str, newest: int, count: int, least: int | None = None) -> float | None:
+        """Return the median of at most ``count`` values before the newest ones; ``None`` while there are too few.
 
         Args:
             name: Metric.
             newest: Number of newest values to leave out.
             count: Number of values before them.
+            least: Number of values that suffices; ``None`` needs all.
         """
         values = self.values(name)[: -newest or None][-count:]
-        return statistics.median(values) if len(values) == count else None
+        return statistics.median(values) if len(values) >= (count if least is None else least) else None
 
 
 def history_at(records: Sequence[Record], iteration: int, *, timed: bool = True) -> History:

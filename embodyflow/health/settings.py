@@ -66,10 +66,10 @@ class SpikeConfig(DetectorConfig):
 
     Attributes:
         factor: Multiple of the median of the window that counts as a spike.
-        window: Number of iterations before the newest that it is compared with.
+        window: Number of iterations before the newest that it is compared with; three suffice at the start.
     """
 
-    factor: Above1 = 10.0
+    factor: Above1 = 5.0
     window: Annotated[int, Field(ge=3, strict=True)] = 10
 
 
@@ -93,6 +93,9 @@ class EntropyCollapseConfig(DetectorConfig):
 class KLRunawayConfig(DetectorConfig):
     """The policy moves too far: in one iteration, or from its reference.
 
+    A step's KL grows with the square of the learning rate, and the limit is many times what is usual. So a roll-back
+    divides the rate by ten unless ``changes`` says otherwise.
+
     Attributes:
         max_step: Largest KL in nats per token between the policies before and after an iteration's steps
             (``policy/old_kl``).
@@ -100,9 +103,10 @@ class KLRunawayConfig(DetectorConfig):
         patience: Number of iterations in a row that must be above.
     """
 
-    max_step: Positive = 0.5
+    max_step: Positive = 0.1
     max_to_reference: Positive = 2.0
-    patience: Count = 2
+    patience: Count = 1
+    changes: Annotated[dict[str, Positive], Field(min_length=1)] = {"trainer.learning_rate": 0.1}
 
 
 class DeadGroupsConfig(DetectorConfig):
@@ -134,6 +138,23 @@ class LengthDriftConfig(DetectorConfig):
     shorter: Annotated[float, Field(ge=0, lt=1)] = 0.0
     limit: Positive | None = None
     baseline: Count = 5
+    patience: Count = 3
+
+
+class ResultDropConfig(DetectorConfig):
+    """A result has fallen far below its best: that of the held-out evaluation, or the success rate in training.
+
+    Attributes:
+        margin: Gap between the 95 % intervals of the best and of the newest evaluation, in widths of the newest, from
+            which the fall counts; 0 is the least significant one.
+        max_fall: Largest fall of the success rate in training below the best median of ``window`` iterations.
+        window: Number of iterations of that median.
+        patience: Number of iterations in a row whose success rate must be below.
+    """
+
+    margin: Annotated[float, Field(ge=0)] = 0.25
+    max_fall: Annotated[float, Field(gt=0, le=1)] = 0.3
+    window: Count = 5
     patience: Count = 3
 
 
@@ -234,6 +255,7 @@ class HealthConfig(_Config):
     kl_runaway: KLRunawayConfig = KLRunawayConfig()
     dead_groups: DeadGroupsConfig = DeadGroupsConfig()
     length_drift: LengthDriftConfig = LengthDriftConfig()
+    result_drop: ResultDropConfig = ResultDropConfig()
     reward_hacking: RewardHackingConfig = RewardHackingConfig()
     env_faults: EnvFaultsConfig = EnvFaultsConfig()
     throughput_drop: ThroughputDropConfig = ThroughputDropConfig()

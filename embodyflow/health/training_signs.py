@@ -13,6 +13,10 @@ POSITIVE = ("train/grad_norm", "critic/grad_norm", "critic/loss")
 """Metrics whose ratio to their earlier values has a meaning. The policy's loss is not among them: it changes sign."""
 
 
+LEAST = 3
+"""Number of earlier iterations that a spike is compared with at least, as after the start or a roll-back to it."""
+
+
 def nan(history: History, config: NaNConfig) -> Finding | None:
     """Find a loss, a gradient norm or an entropy that is NaN or inf."""
     for name in LOSSES:
@@ -25,10 +29,10 @@ def nan(history: History, config: NaNConfig) -> Finding | None:
 def spike(history: History, config: SpikeConfig) -> Finding | None:
     """Find a gradient norm or a critic's loss far above the median of the iterations before."""
     for name in POSITIVE:
-        before, now = history.median_before(name, 1, config.window), history.recent(name, 1)
+        before, now = history.median_before(name, 1, config.window, least=LEAST), history.recent(name, 1)
         if before and now and now[0] > config.factor * before:
             what = f"{name}={now[0]:.4g} is more than {config.factor:g} times its median {before:.4g}"
-            return Finding(name, now[0], config.factor * before, f"{what} of the last {config.window} iterations")
+            return Finding(name, now[0], config.factor * before, f"{what} of earlier iterations")
     return None
 
 

@@ -1,6 +1,6 @@
 """Evaluation during training, on goals of the evaluation split."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from prefect.logging import get_run_logger
 from embodyflow.config import RunConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
-from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.data.metrics import Metric, merge_metrics, to_floats
 from embodyflow.orchestration.display.reporting import report_video, video_path
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.evaluation.lanes import Lane
@@ -35,12 +35,7 @@ async def evaluate(run: Run, index: int, lane: Lane) -> dict[str, Any]:
         for mode in MODES
     ]
     merged = merge_metrics(report.metrics for report in reports)
-    metrics: dict[str, Any] = to_floats(merged)
-    for mode in MODES:
-        rate = merged[f"eval/{mode}_success_rate"]
-        low, high = wilson_interval(round(rate.value * rate.weight), rate.weight)
-        metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
-    metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
+    metrics: dict[str, Any] = evaluation_metrics(merged)
     answered = zip(MODES, reports, strict=True)
     metrics |= unrestorable_metrics(run)
     solved = _solved_at_reset(run, reports)
@@ -51,6 +46,21 @@ async def evaluate(run: Run, index: int, lane: Lane) -> dict[str, Any]:
         run.folder.write_examples(index, examples)
         run.artifacts.put_table("examples", examples, f"examples after iteration {index}")
     return metrics | ({"solved_at_reset": solved} if solved else {})
+
+
+def evaluation_metrics(merged: Mapping[str, Metric]) -> dict[str, float]:
+    """Return the metrics of an evaluation in both modes, with Wilson intervals of the success rates.
+
+    Args:
+        merged: Metrics of the greedy and of the sampled episodes.
+    """
+    metrics = to_floats(merged)
+    for mode in MODES:
+        rate = merged[f"eval/{mode}_success_rate"]
+        low, high = wilson_interval(round(rate.value * rate.weight), rate.weight)
+        metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
+    metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
+    return metrics
 
 
 def _solved_at_reset(run: Run, reports: Sequence[NodeReport]) -> list[str] | None:

@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodyflow.errors import HealthError
-from embodyflow.health.examination import NAN, Alarm, examine, reads_history, watches
+from embodyflow.health.examination import NAN, Alarm, examine, reads_history, strongest, watches
 from embodyflow.health.history import Finding, is_evaluation
 from embodyflow.orchestration.health import question, reporting
 from embodyflow.orchestration.health.roll_back import RollBackNeeded
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.recovery import leaves
-
-STRENGTH = ("notify", "roll_back", "pause", "cancel")
-"""Actions from the weakest to the strongest. Of several alarms of an iteration the strongest action is taken."""
 
 
 def alarm_metrics(run: Run, index: int, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -37,9 +34,8 @@ async def act_on_alarms(run: Run, index: int, metrics: Mapping[str, float] | Non
     found = [alarm for alarm in _found(run, index, metrics) if alarm.detector not in known]
     for alarm in found:
         await _record(run, alarm)
-    alarms = sorted([*recorded, *found], key=lambda alarm: STRENGTH.index(alarm.action))
-    if alarms:
-        await _act(run, alarms[-1])
+    if (acted_on := strongest([*recorded, *found])) is not None:
+        await _act(run, acted_on)
 
 
 async def act_on_failure(run: Run, index: int, error: Exception) -> None:

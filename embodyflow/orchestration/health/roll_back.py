@@ -46,7 +46,8 @@ async def roll_back(run: Run, alarm: Alarm) -> None:
         raise HealthError(f"{alarm}; health.roll_back.max_times={settings.max_times} roll-backs did not help")
     await run.stages.drain()
     committed = run.folder.checkpoints.committed()
-    to = target_of(committed, alarm.iteration, settings.iterations, run.config.rollout.max_staleness)
+    back = iterations_back(alarm.iteration, settings.iterations, [(each.iteration, each.facts["to"]) for each in done])
+    to = target_of(committed, alarm.iteration, back, run.config.rollout.max_staleness)
     values = changed_values(run.config, alarm.detector)
     await run.stages.record("roll_back", alarm.iteration, {"detector": alarm.detector, "to": to, "values": values})
     shown = ", ".join(f"{key}={value:.4g}" for key, value in values.items())
@@ -64,6 +65,22 @@ def with_roll_backs(config: RunConfig, ledger: Ledger) -> RunConfig:
     for line in ledger.roll_backs():
         config = with_values(config, line.facts["values"])
     return config
+
+
+def iterations_back(found: int, iterations: int, earlier: Sequence[tuple[int, int]]) -> int:
+    """Return how many newest iterations a roll-back discards.
+
+    They are ``iterations``. If the finding comes no later than the one that the newest roll-back was for, the commit
+    that it returned to may be damaged already: then the run goes as far again before that commit.
+
+    Args:
+        found: Iteration with the finding.
+        iterations: Number of newest iterations to discard.
+        earlier: Iteration with the finding, and the one that was returned to, of each earlier roll-back.
+    """
+    if earlier and found <= earlier[-1][0]:
+        return found - earlier[-1][1] + iterations
+    return iterations
 
 
 def target_of(committed: Sequence[int], found: int, iterations: int, max_staleness: int) -> int:

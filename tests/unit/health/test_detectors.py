@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.health.examination import examine, reads_history, watches
+from embodyflow.health.examination import Alarm, examine, reads_history, strongest, watches
 from embodyflow.health.history import Finding, History
 from embodyflow.health.settings import HealthConfig
 
@@ -70,12 +70,13 @@ FROM_20 = range(20, 100)
     ("change", "detector", "at"),
     [
         ({"policy/entropy": 0.1}, "entropy_collapse", 22),  # below a tenth of 1.2 in three iterations
-        ({"policy/old_kl": -0.6}, "kl_runaway", 21),
-        ({"policy/kl_to_reference": 2.1}, "kl_runaway", 21),
-        ({"train/grad_norm": 4.1}, "spike", 20),
-        ({"critic/loss": 2.1}, "spike", 20),
+        ({"policy/old_kl": -0.11}, "kl_runaway", 20),
+        ({"policy/kl_to_reference": 2.1}, "kl_runaway", 20),
+        ({"train/grad_norm": 2.1}, "spike", 20),
+        ({"critic/loss": 1.1}, "spike", 20),
         ({"groups/mixed_fraction": 0.0}, "dead_groups", 24),
         ({"rollout/episode_steps": 241.0}, "length_drift", 22),
+        ({"rollout/success_rate": 0.19}, "result_drop", 22),
         ({"perf/env_restarts": 39.0}, "env_faults", 20),  # 39 in 192 episodes of three iterations
         ({"perf/iteration_seconds": 6.1}, "throughput_drop", 21),
         ({"stream/staleness": 4.5}, "staleness", 21),
@@ -100,11 +101,12 @@ def test_a_planted_change_is_found_once_and_at_once(change: dict[str, float], de
     "change",
     [
         {"policy/entropy": 0.13},
-        {"policy/old_kl": 0.5},
-        {"train/grad_norm": 4.0},
+        {"policy/old_kl": 0.1},
+        {"train/grad_norm": 2.0},
         {"groups/mixed_fraction": 0.05},
         {"groups/mixed_fraction": 0.0, "groups/all_success_fraction": 0.95},  # solved
         {"rollout/episode_steps": 239.0},
+        {"rollout/success_rate": 0.2},
         {"rollout/episode_steps": 1.0},  # a robot that has learned to be quick
         {"perf/env_restarts": 12.0},
         {"perf/iteration_seconds": 5.9},
@@ -116,9 +118,26 @@ def test_a_change_within_the_thresholds_is_not_found(change: dict[str, float]) -
     assert first_alarms(lines(30, (FROM_20, change))) == {}
 
 
+def test_the_first_alarm_with_the_strongest_action_is_acted_on() -> None:
+    def alarm(detector: str, action: str) -> Alarm:
+        return Alarm(detector, action, 1, Finding("a", 1.0, 0.0, "it is wrong"))
+
+    alarms = [alarm("a", "notify"), alarm("b", "roll_back"), alarm("c", "roll_back"), alarm("d", "notify")]
+    assert strongest(alarms) is alarms[1] and strongest([]) is None
+    assert strongest([alarm("e", "cancel"), *alarms]) == alarm("e", "cancel")
+
+
 def test_an_alarm_comes_again_after_the_run_has_recovered() -> None:
     spikes = ((range(20, 22), {"train/grad_norm": 9.0}), (range(25, 26), {"train/grad_norm": 9.0}))
     assert first_alarms(lines(30, *spikes)) == {"spike": [20, 25]}
+
+
+ON_HACKS = HealthConfig.model_validate({"reward_hacking": {"action": "notify"}})
+
+
+def test_a_spike_is_found_from_the_fourth_iteration_on() -> None:
+    for at, found in ((3, {}), (4, {"spike": [4]})):
+        assert first_alarms(lines(at, (range(at, at + 1), {"train/grad_norm": 9.0}))) == found
 
 
 def test_a_hacked_reward_is_a_rising_reward_with_a_falling_evaluation() -> None:
@@ -126,11 +145,21 @@ def test_a_hacked_reward_is_a_rising_reward_with_a_falling_evaluation() -> None:
     held_out = [evaluation(0, 0.3, 0.2, 0.4), evaluation(5, 0.6, 0.5, 0.7), evaluation(10, 0.55, 0.45, 0.65)]
     assert first_alarms([*rising, *held_out]) == {}, "the intervals overlap"
     fallen = [*held_out, evaluation(15, 0.3, 0.2, 0.4)]
-    assert first_alarms([*rising, *fallen]) == {"reward_hacking": [16]}, "known once the evaluation is done"
+    found = first_alarms([*rising, *fallen], ON_HACKS)
+    assert found == {"reward_hacking": [16]}, "known once the evaluation is done"
     falling = [line | {"rollout/success_rate": 0.9 - 0.02 * line["iteration"]} for line in lines(20)]
-    assert first_alarms([*falling, *fallen]) == {}, "the run forgets, which is no hack"
+    assert first_alarms([*falling, *fallen], ON_HACKS) == {}, "the run forgets, which is no hack"
+    with_returns = [line | {"rollout/reward": 9.0 - 0.1 * line["iteration"]} for line in rising]
+    found = first_alarms([*with_returns, *fallen], ON_HACKS)
+    assert found == {"reward_hacking": [16]}, "the policy learns from success, and the environment's return falls"
     cautious = HealthConfig.model_validate({"reward_hacking": {"action": "notify", "margin": 0.6}})
     assert first_alarms([*rising, *fallen], cautious) == {}, "the gap of 0.1 is half a width of 0.2"
+
+
+def test_an_evaluation_that_falls_is_found_whatever_training_shows() -> None:
+    held_out = [evaluation(5, 0.8, 0.7, 0.9), evaluation(10, 0.55, 0.45, 0.66), evaluation(15, 0.45, 0.35, 0.55)]
+    assert first_alarms([*lines(12), *held_out[:2]]) == {}, "the intervals are 0.04 apart, less than a quarter of 0.21"
+    assert first_alarms([*lines(20), *held_out]) == {"result_drop": [16]}
 
 
 def test_a_density_collapses_by_nats() -> None:

@@ -14,7 +14,7 @@ from embodyflow.config.changed_values import value_of, with_values
 from embodyflow.errors import HealthError
 from embodyflow.health.history import Finding, History
 from embodyflow.orchestration.health import alarms, question, reporting, roll_back
-from embodyflow.orchestration.health.roll_back import target_of, with_roll_backs
+from embodyflow.orchestration.health.roll_back import iterations_back, target_of, with_roll_backs
 from embodyflow.orchestration.run import recovery, training
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
@@ -116,9 +116,9 @@ def test_a_run_rolls_back_twice_and_reaches_the_end(
     config = config_of(tiny_config, tmp_path, "mine")
     state, _, _, lines = outcome_of(config, monkeypatch)
     assert state["updates"] == ITERATIONS
-    assert [each for each in lines if each[1]] == [(1, 1.0), (2, 1.0), *((index, 0.25) for index in range(3, 7))]
+    assert [each for each in lines if each[1]] == [(index, 0.25) for index in range(1, 7)]
     found = [(each.iteration, each.facts["to"], each.facts["values"]) for each in _roll_backs(config)]
-    assert found == [(4, 2, {"trainer.learning_rate": 0.5}), (4, 2, {"trainer.learning_rate": 0.25})]
+    assert found == [(4, 2, {"trainer.learning_rate": 0.5}), (4, 0, {"trainer.learning_rate": 0.25})]
     assert reports == ["health.lossy: in iteration 4 the rate is too high"] * 2
 
 
@@ -220,7 +220,7 @@ def test_a_paused_run_asks_once_and_does_what_is_answered(
         assert asked == [4, 4]
         return
     _, _, _, lines = outcome_of(config, monkeypatch)
-    rates = {"go_on": [1.0] * 6, "roll_back": [1.0, 1.0, 0.25, 0.25, 0.25, 0.25]}[answer]
+    rates = {"go_on": [1.0] * 6, "roll_back": [0.25] * 6}[answer]
     assert [each[1] for each in lines if each[1]] == rates
     assert asked == ([4, 4] if answer == "go_on" else [4, 4, 4])
 
@@ -242,6 +242,19 @@ def test_the_commit_that_a_run_returns_to(
     committed: list[int], found: int, back: int, staleness: int, target: int
 ) -> None:
     assert target_of(committed, found, back, staleness) == target
+
+
+@pytest.mark.parametrize(
+    ("found", "earlier", "back"),
+    [
+        (9, [], 3),
+        (9, [(5, 2)], 3),  # the run has passed the earlier finding
+        (9, [(9, 6)], 6),  # iteration 6 may be damaged already
+        (8, [(12, 9), (9, 6)], 5),
+    ],
+)
+def test_a_finding_that_comes_again_goes_further_back(found: int, earlier: list[tuple[int, int]], back: int) -> None:
+    assert iterations_back(found, 3, earlier) == back
 
 
 def test_checkpoints_are_kept_for_a_roll_back(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
