@@ -5,7 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ NAMES = sorted(each["name"] for each in DEPLOYMENTS)
 # iterations.
 FLOW = """
 import asyncio, json, os
+from http import HTTPStatus
 from pathlib import Path
 from prefect import flow
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
@@ -151,16 +155,23 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def post(
-    url: str, body: dict[str, object], auth_string: str | None = None, attempts: int = 3
+    url: str, body: dict[str, object], auth_string: str | None = None, attempts: int = 6
 ) -> list[dict[str, object]]:
-    """POST to a Prefect server; return its answer. As Prefect's client does, ask again if there is none."""
+    """POST to a Prefect server; return its answer.
+
+    As Prefect's client does, ask again if there is none, or if the server is busy: with SQLite it refuses a write while
+    another one takes long.
+    """
     headers = {"Content-Type": "application/json", **Credentials(auth_string).headers()}
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            content: list[dict[str, object]] = json.loads(answer.read())
-    except TimeoutError:
-        if attempts == 1:
-            raise
-        return post(url, body, auth_string, attempts - 1)
-    return content
+    for attempt in range(1, attempts + 1):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                content: list[dict[str, object]] = json.loads(answer.read())
+                return content
+        except (TimeoutError, urllib.error.HTTPError) as error:
+            busy = not isinstance(error, urllib.error.HTTPError) or error.code == HTTPStatus.SERVICE_UNAVAILABLE
+            if not busy or attempt == attempts:
+                raise
+        time.sleep(2.0)
+    raise AssertionError("there is at least one attempt")
