@@ -203,8 +203,9 @@ def needs_act(without: Mapping[str, Any]) -> bool:
 
 def is_finished(folder: Path, job: str, seed: int, collapse: str | None) -> bool:
     """Return True if the folder has the results that belong to a healthy run, or to a planted collapse."""
-    if not file_of(folder, job, seed, collapse).exists() or collapse is None:
-        return collapse is None and file_of(folder, job, seed).exists()
+    exists = file_of(folder, job, seed, collapse).exists()
+    if collapse is None or not exists:
+        return exists
     without = played(folder, job, seed, collapse, acts=False)
     return not needs_act(without) or file_of(folder, job, seed, collapse, acts=True).exists()
 
