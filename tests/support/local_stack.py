@@ -28,7 +28,6 @@ NAMES = sorted(each["name"] for each in DEPLOYMENTS)
 # iterations.
 FLOW = """
 import asyncio, json, os
-from http import HTTPStatus
 from pathlib import Path
 from prefect import flow
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
@@ -164,14 +163,13 @@ def post(
     """
     headers = {"Content-Type": "application/json", **Credentials(auth_string).headers()}
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
-    for attempt in range(1, attempts + 1):
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                content: list[dict[str, object]] = json.loads(answer.read())
-                return content
-        except (TimeoutError, urllib.error.HTTPError) as error:
-            busy = not isinstance(error, urllib.error.HTTPError) or error.code == HTTPStatus.SERVICE_UNAVAILABLE
-            if not busy or attempt == attempts:
-                raise
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content: list[dict[str, object]] = json.loads(answer.read())
+    except (TimeoutError, urllib.error.HTTPError) as error:
+        is_busy = isinstance(error, TimeoutError) or error.code == HTTPStatus.SERVICE_UNAVAILABLE
+        if not is_busy or attempts == 1:
+            raise
         time.sleep(2.0)
-    raise AssertionError("there is at least one attempt")
+        return post(url, body, auth_string, attempts - 1)
+    return content
