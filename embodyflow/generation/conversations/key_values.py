@@ -4,8 +4,8 @@ The cache holds blocks of a fixed number of positions. Attention multiplies each
 shape, and adds up the blocks in order. A block after a row's own position, or before the layer's window, adds exact
 zeros. So the result of a row has the same bits in a short cache and in a long one.
 
-Keys are stored with their features before their positions, as their products with queries read them: MKL takes half the
-time for these small products then.
+Keys are stored with their features before their positions, as their products with queries read them. For heads of 32
+features, MKL takes half the time then on an Intel Xeon (family 6, model 207).
 """
 
 from collections.abc import Callable, Sequence

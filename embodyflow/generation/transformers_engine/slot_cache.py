@@ -86,8 +86,8 @@ class SlotCache(Cache):
     Args:
         num_layers: Number of attention layers.
         num_slots: Number of slots per layer.
-        features_first: Lay out keys in memory with their features before their positions. On a CPU, MKL multiplies
-            them with the query of a single token in down to a third of the time then.
+        features_first: Lay out keys in memory with their features before their positions, as their product with the
+            query of a single token reads them; MKL multiplies small heads faster then.
     """
 
     layers: list[SlotLayer]
