@@ -63,8 +63,15 @@ def answers(address: str) -> bool:
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if not colon:
         return True
+    if not _is_port(port):
+        return False
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
+    except (OSError, UnicodeError):  # nothing listens, no such host, not a name of a host
         return False
     return True
+
+
+def _is_port(text: str) -> bool:
+    """Return True for a number from 1 to 65535; glibc takes other numbers modulo 65536 and connects to that port."""
+    return text.isascii() and text.isdecimal() and 0 < int(text) < 65536
