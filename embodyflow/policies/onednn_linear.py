@@ -1,9 +1,14 @@
-"""Linear layers that multiply by oneDNN, in float32 on AMD processors.
+"""Linear layers that multiply by oneDNN, in float32 on AMD processors with 512-bit vectors.
 
-PyTorch multiplies float32 matrices by MKL, which is slow on AMD processors. PyTorch also contains oneDNN, which is more
-than twice as fast there: 230 instead of 100 GFLOP/s at 2,400 × 128 × 384, on one thread of an EPYC with 512-bit vectors
-(family 26). On an Intel Xeon (family 6, model 167) MKL is faster: 194 instead of 188 GFLOP/s, and 179 instead of 139
-for the gradient of the weights. Other processors were not measured and keep PyTorch's choice.
+PyTorch multiplies float32 matrices by MKL, which does not use the 512-bit vectors of AMD processors. PyTorch also
+contains oneDNN, which does. Measured on one thread, at 2,400 × 128 × 384 unless said otherwise:
+
+- AMD EPYC with 512-bit vectors (family 26): oneDNN reaches 230 GFLOP/s, MKL 100.
+- AMD EPYC with 256-bit vectors (family 25, model 1): oneDNN reaches 72, MKL 80. At 64 × 128 × 256 these are 42 and 59,
+  and MKL takes 0.6 of oneDNN's time for the gradient of the weights.
+- Intel Xeon (family 6, model 167): oneDNN reaches 188, MKL 194. For the gradient of the weights these are 139 and 179.
+
+Other processors were not measured and keep PyTorch's choice.
 """
 
 from pathlib import Path
@@ -20,15 +25,16 @@ IS_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn
 """Whether this build of PyTorch contains oneDNN's linear layer."""
 
 CPU_INFO = Path("/proc/cpuinfo")
-"""File in which Linux names the maker of the processor."""
+"""File in which Linux names the maker of the processor and its instructions."""
 
 
 def is_faster() -> bool:
-    """Return True if oneDNN is the faster choice, by the maker of the processor.
+    """Return True if oneDNN is the faster choice, by the maker of the processor and the width of its vectors.
 
     A measurement could differ between processes of one run, and their results would then differ in the last bits.
     """
-    return IS_AVAILABLE and CPU_INFO.exists() and "AuthenticAMD" in CPU_INFO.read_text()
+    words = set(CPU_INFO.read_text().split()) if IS_AVAILABLE and CPU_INFO.exists() else set[str]()
+    return {"AuthenticAMD", "avx512f"} <= words
 
 
 IS_FASTER = is_faster()

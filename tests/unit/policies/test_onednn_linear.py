@@ -71,11 +71,19 @@ def test_mkl_multiplies_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(layer(inputs), plain)
 
 
-@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, False)])
-def test_onednn_is_chosen_by_the_maker_of_the_processor(
-    vendor: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", "avx2 avx512f avx512dq", True),
+        ("AuthenticAMD", "avx avx2", False),
+        ("GenuineIntel", "avx2 avx512f", False),
+        (None, "", False),
+    ],
+)
+def test_onednn_is_chosen_on_amd_processors_with_512_bit_vectors(
+    vendor: str | None, flags: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "CPU_INFO", tmp_path / "cpuinfo")
     if vendor is not None:
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\n")
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu {flags} clflush\n")
     assert onednn_linear.is_faster() is expected
