@@ -35,8 +35,9 @@ class Session:
     """The processes of a run from a start or resume to its end.
 
     A span is part of the one around it on its track. Else a call of a node on a rank is part of the flow's span of that
-    node, a span of an environment process is part of its worker's call, and a span of the flow is part of the node or
-    iteration that it names. What remains is part of the whole run. A parent contains its children in time.
+    node, a span of the flow is part of the node or iteration that it names, and a tool call or a step of environments
+    is part of the worker's call that uses its model then. What remains is part of the whole run. A parent contains its
+    children in time.
 
     Args:
         flow: Process of the flow.
@@ -52,7 +53,7 @@ class Session:
         self._of_iterations: dict[tuple[str, object], list[RecordedSpan]] = defaultdict(list)
         self._of_names: dict[str, _Hosts] = defaultdict(_Hosts)
         self._of_tracks: dict[str, _Hosts] = defaultdict(_Hosts)
-        self._calls: dict[str, _Hosts] = defaultdict(_Hosts)  # of each process
+        self._calls: dict[str, _Hosts] = defaultdict(_Hosts)  # of each process, those with its model
 
     def begin_of(self, span: RecordedSpan) -> int:
         """Return the begin of a span in µs of the flow's wall clock."""
@@ -68,7 +69,7 @@ class Session:
     def add(self, span: RecordedSpan) -> None:
         """Add a span that has begun to those that others may be part of."""
         if span.process is not self.flow:
-            if span.category == "call" and span.around is None:
+            if span.category == "call" and span.around is None and span.arguments.get("needs_model", True):
                 self._calls[span.process.facts.process].add(span, self.begin_of(span))
         elif (span.name, span.category) == ("run", "run"):
             self.root = span
@@ -98,11 +99,10 @@ class Session:
     def _parent(self, span: RecordedSpan) -> RecordedSpan | None:
         if span is self.root:
             return None
-        worker, is_environment, _ = span.process.facts.process.partition(ENVIRONMENTS)
-        if is_environment:
+        found = self._of_its_iteration(span) or self._of_its_request(span)
+        if found is None and span.category != "call":
+            worker = span.process.facts.process.partition(ENVIRONMENTS)[0]
             found = self._containing(self._calls[worker].before(self.begin_of(span)), span)
-        else:
-            found = self._of_its_iteration(span) or self._of_its_request(span)
         return found or self.root
 
     def _of_its_iteration(self, span: RecordedSpan) -> RecordedSpan | None:

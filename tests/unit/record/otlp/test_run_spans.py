@@ -22,8 +22,9 @@ def node(begin: int, end: int | None, name: str, iteration: int = 1, **more: Any
     return Work(begin, end, name, "node", "nodes", {"iteration": iteration, "run": "mine", **more})
 
 
-def call(begin: int, end: int | None, name: str, iteration: int = 1) -> Work:
-    return Work(begin, end, name, "call", "calls", {"iteration": iteration, "policy": iteration - 1})
+def call(begin: int, end: int | None, name: str, *, needs_model: bool = True) -> Work:
+    track = "calls" if needs_model else "calls#2"
+    return Work(begin, end, name, "call", track, {"iteration": 1, "policy": 0, "needs_model": needs_model})
 
 
 FLOW = (
@@ -43,6 +44,8 @@ ROLLOUT = (
     Work(20, 80, "build the engine", "call"),
     call(120, 190, "rollout"),
     Work(130, 180, "act", "policy", "calls", {"rows": 4}),
+    call(165, 178, "reward", needs_model=False),
+    Work(170, 175, "calculator", "environment", "tools"),
     Work(430, 440, "act", "policy", "a group"),
 )
 ENVIRONMENTS = (Work(140, 150, "step", "environment"), Work(700, 710, "close", "environment"))
@@ -92,6 +95,8 @@ def test_each_span_is_part_of_the_work_that_asked_for_it(tmp_path: Path) -> None
         ("rollout", "rollout"),
         ("act", "rollout"),
         ("step", "rollout"),
+        ("reward", "iteration 1"),  # the flow has no span of this node
+        ("calculator", "rollout"),
         ("train", "iteration 1"),
         ("train", "train"),
         ("train", "iteration 1"),
