@@ -196,8 +196,8 @@ class Worker:
         self._groups.abandon(stream)
 
     def _run(self, call: NodeCall) -> NodeResult:
-        facts = {"iteration": call.iteration, "policy": call.policy_version, "needs_model": call.work.needs_model}
-        with span(call.node_id, "call", **facts):
+        needs_model = call.work.needs_model
+        with span(call.node_id, "call", iteration=call.iteration, policy=call.policy_version, needs_model=needs_model):
             return self._timed(call)
 
     def _timed(self, call: NodeCall) -> NodeResult:
