@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import torch
 
 from embodyflow.workers.profiles import Profiles
@@ -55,10 +56,24 @@ def test_an_iteration_that_begins_again_writes_a_whole_file_again(tmp_path: Path
 
 def test_a_node_that_fails_is_in_the_profile(tmp_path: Path) -> None:
     profiles = profiles_of(tmp_path)
-    try:
-        with profiles.node(3, "fails"):
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        compute(profiles, 3, "again")
+    with pytest.raises(ZeroDivisionError), profiles.node(3, "fails"):
+        raise ZeroDivisionError
+    compute(profiles, 3, "again")
     profiles.end(3)
     assert set(names_in(profiles.path(3))) >= {"fails", "again"}
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_nodes_are_ranges_of_nvtx_on_a_gpu_while_they_are_profiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: calls.append(f"push {name}"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("pop"))
+    profiles = Profiles(tmp_path, (2,), rank=0, device="cuda")
+    compute(profiles, 1, "not profiled")
+    with pytest.raises(ZeroDivisionError), profiles.node(2, "fails"):
+        raise ZeroDivisionError
+    compute(profiles, 2, "train")
+    profiles.drop()
+    assert calls == ["push fails", "pop", "push train", "pop"]
