@@ -83,7 +83,7 @@ class Session:
         elif span.category == "iteration":
             self._of_iterations["iteration", iteration].append(span)
         elif span.category == "evaluation":
-            self._of_iterations["iteration", span.arguments["version"]].append(span)
+            self._of_iterations["evaluation", span.arguments["version"]].append(span)
         if span.track in ("phases", "commits") or span.name == "commit":
             track = "nodes" if span.name == "commit" else span.track
             self._of_tracks[track].add(span, self.begin_of(span))
@@ -109,7 +109,8 @@ class Session:
         """Return the node or iteration that a span names and lies in."""
         iteration = span.arguments.get("iteration")
         node = str(span.arguments.get("node", span.name if span.category == "call" else ""))
-        named = [self._of_iterations.get((each, iteration), []) for each in (node, "iteration")]
+        kinds = (node, "iteration", "evaluation") if span.category == "node" else (node, "iteration")
+        named = [self._of_iterations.get((kind, iteration), []) for kind in kinds]
         return self._containing([host for hosts in named for host in reversed(hosts)], span)
 
     def _of_its_request(self, span: RecordedSpan) -> RecordedSpan | None:

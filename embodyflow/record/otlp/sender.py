@@ -64,7 +64,7 @@ class SpanSender:
         with _logged_errors() as errors:
             result = self._exporter.export([_readable(span) for span in spans])
         if result is not SpanExportResult.SUCCESS:
-            raise CollectorError("; ".join(errors))
+            raise CollectorError(errors[0].partition(" encountered")[0])  # later ones are of its retries
 
     def close(self) -> None:
         """Close the connection."""

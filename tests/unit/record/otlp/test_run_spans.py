@@ -38,6 +38,9 @@ FLOW = (
     node(410, 490, "commit"),
     Work(411, 489, "write checkpoint", "disk", "commits", {"checkpoint": "iteration-000001"}),
     Work(412, 450, "publish weights", "weights", "commits#2", {"version": 1}),
+    Work(510, 700, "evaluate version 1", "evaluation", "evaluations", {"version": 1}),
+    node(520, 620, "evaluate_greedy"),
+    Work(530, 610, "flush checkpoint", "disk", "disk#2", {"iteration": 1}),
     Work(420, 600, "flush rows", "disk", "disk", {"iteration": 1, "node": "rollout"}),
 )
 ROLLOUT = (
@@ -110,6 +113,9 @@ def test_each_span_is_part_of_the_work_that_asked_for_it(tmp_path: Path) -> None
         ("flush rows", "run"),  # it ends after its node and its iteration
         ("act", "run"),
         ("save", "write checkpoint"),
+        ("evaluate version 1", "run"),
+        ("evaluate_greedy", "evaluate version 1"),
+        ("flush checkpoint", "run"),
         ("close", "run"),
     ]
     [first, second] = [span for span in spans if span.name == "train" and "embodyflow.rank" not in span.attributes]
