@@ -55,7 +55,7 @@ class _LiveSpans:
         if self._has_warned:
             return
         self._has_warned = True
-        later = f"embodyflow trace {self._folder.path.name} --otlp {self._endpoint}"
+        later = f"embodyflow trace {self._folder.path} --otlp {self._endpoint}"
         _logger.warning("tracking.otlp: %s; training goes on, and `%s` sends all spans later", error, later)
 
 

@@ -87,7 +87,8 @@ def test_training_goes_on_without_its_collector_and_spans_wait_for_it(
     assert sorted(each.name for each in found.spans) == ["iteration 0", "iteration 1", "iteration 2", "run"]
     assert len(found.by_id()) == 4
     [warning] = caplog.messages
-    assert warning.startswith("tracking.otlp: ") and f"`embodyflow trace mine --otlp {found.address}` sends" in warning
+    later = f"`embodyflow trace {folder.path} --otlp {found.address}` sends all spans later"
+    assert warning.startswith("tracking.otlp: ") and warning.endswith(later)
 
 
 def test_spans_are_sent_while_the_run_is_at_work(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
