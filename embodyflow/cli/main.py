@@ -291,10 +291,17 @@ def _compare(
 
 @app.command("trace", help="join the trace of a run into one file, which Perfetto opens")
 @_returns_code
-def _trace(run: RunName, run_root: RunRoot = Path("runs")) -> int:
+def _trace(
+    run: RunName,
+    otlp: Annotated[
+        str | None,
+        typer.Option(help="collector of OpenTelemetry to send it to, such as http://localhost:4318", metavar="ADDRESS"),
+    ] = None,
+    run_root: RunRoot = Path("runs"),
+) -> int:
     from embodyflow.cli.trace import show_trace
 
-    return show_trace(run_root, run)
+    return show_trace(run_root, run, otlp)
 
 
 @app.command("ledger", help="show and check the record of a run")

@@ -1,8 +1,9 @@
 """The hardware that a run's workers use, and the trackers that receive its metrics."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat
 from embodyflow.config.buffer import BufferConfig
@@ -49,6 +50,38 @@ class ClusterConfig(Config):
         return self
 
 
+class OtlpConfig(Config):
+    """A collector of OpenTelemetry that receives the trace of a run.
+
+    Attributes:
+        endpoint: Address of the collector, which takes OTLP over HTTP, such as ``http://localhost:4318``.
+    """
+
+    endpoint: str
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str) -> str:
+        check_endpoint(value)
+        return value
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Check the address of a collector.
+
+    Raises:
+        ValueError: It is no address, or it has a password.
+    """
+    parts = urlsplit(endpoint)
+    if parts.username is not None:
+        raise ValueError(
+            "must have no user name and no password; allowed are headers in the environment variable "
+            "OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ValueError(f"must be an address such as http://localhost:4318, not {endpoint}")
+
+
 class TrackingConfig(Config):
     """The trackers that receive metrics, histograms, pictures and videos, and the trace of a run.
 
@@ -58,9 +91,17 @@ class TrackingConfig(Config):
         wandb_project: Project in Weights & Biases.
         trace: Record what each process does when, in ``trace.json`` in the run's folder. Perfetto and
             chrome://tracing open it.
+        otlp: Collector of OpenTelemetry to send the trace to, also while the run is at work; ``null`` sends it nowhere.
     """
 
     tensorboard: bool = True
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     wandb_project: str = "embodyflow"
     trace: bool = False
+    otlp: OtlpConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_otlp(self) -> "TrackingConfig":
+        if self.otlp is not None and not self.trace:
+            raise ValueError("otlp: needs trace=true, which records the spans")
+        return self

@@ -306,6 +306,20 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_profile(self) -> "RunConfig":
+        trainer = self.trainer
+        if (last := max(trainer.profile.iterations, default=0)) > self.iterations:
+            raise ValueError(
+                f"trainer.profile.iterations: has {last}; allowed are 1 to {self.iterations}, the run's iterations"
+            )
+        if (rank := max(trainer.profile.ranks)) >= trainer.num_ranks:
+            raise ValueError(
+                f"trainer.profile.ranks: has {rank}; allowed are 0 to {trainer.num_ranks - 1}, the ranks of "
+                f"trainer.num_ranks={trainer.num_ranks}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_tensor_parallel(self) -> "RunConfig":
         if self.trainer.tensor_parallel_size > 1 and not self.splits_models:
             raise ValueError(

@@ -96,6 +96,18 @@ class LoRAConfig(Config):
     target_modules: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 
+class ProfileConfig(Config):
+    """Profiles of the trainer by torch.profiler.
+
+    Attributes:
+        iterations: Iterations whose nodes are profiled; empty profiles none.
+        ranks: Ranks of the trainer group that are profiled.
+    """
+
+    iterations: tuple[PositiveInt, ...] = ()
+    ranks: Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(min_length=1)] = (0,)
+
+
 class TrainerConfig(OptimizerConfig):
     """How the policy is trained. Settings that :class:`CriticConfig` lacks apply to the critic too.
 
@@ -119,6 +131,7 @@ class TrainerConfig(OptimizerConfig):
             limit.
         parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
         keep_checkpoints: Number of newest checkpoints kept on disk.
+        profile: Iterations and ranks that torch.profiler observes. Weights stay bit-identical.
     """
 
     num_ranks: PositiveInt
@@ -136,6 +149,7 @@ class TrainerConfig(OptimizerConfig):
     micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+    profile: ProfileConfig = ProfileConfig()
 
     def rate_fraction(self, iteration: int, iterations: int) -> float:
         """Return the share of the full learning rate in an iteration, from 1, of a run of ``iterations``."""

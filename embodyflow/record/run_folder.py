@@ -26,6 +26,7 @@
         weights            evaluations only: digest of the evaluated weights
         policy/            the exported policy, written at the end
         trace/             with tracking.trace: what each process did when; trace.json has all of it
+        profiles/          with trainer.profile: iteration-000005-rank-0.json.gz, by torch.profiler
         dataset/          episodes as a data set: :mod:`embodyflow.cli.episodes.export_dataset`
         videos/, plots/, examples/, tensorboard/
 """
@@ -53,6 +54,7 @@ from embodyflow.record.episode_folders import EpisodeFolders
 from embodyflow.record.group_rows import GroupRows
 from embodyflow.record.metrics_log import MetricsLog
 from embodyflow.record.stage_rows import StageRows
+from embodyflow.workers.profiles import PROFILES
 
 UNRESTORABLE_FILE = "unrestorable.json"
 
@@ -77,6 +79,7 @@ class RunFolder:
         log_path: File of the log.
         trace_folder: Folder with the trace of each process.
         trace_path: File of the joined trace.
+        profiles: Folder with the profiles of the trainer's ranks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,6 +96,7 @@ class RunFolder:
         self.summary_path = path / "summary.json"
         self.log_path = path / "run.log"
         self.trace_folder, self.trace_path = path / "trace", path / "trace.json"
+        self.profiles = path / PROFILES
         self._lock_path = path / ".lock"
         self._held_lock: os.stat_result | None = None
 

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
 
-Event: TypeAlias = dict[str, Any]
+from embodyflow.record.trace_part import Event, TracePart
 
 ORDER = ("flow", "rollout", "evaluation", "trainer")
 """First words of the names of processes, in the order in which a viewer shows them; others come last."""
@@ -57,46 +56,6 @@ class _Arrows:
                     yield {"name": "rows", "cat": "rows", "ph": phase, "id": number, "bp": "e", **where}
 
 
-class _Part:
-    """The events of one process.
-
-    Args:
-        path: File of the process.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.process, self.machine, self.wall_minus_monotonic = path.stem, "", 0
-        self.offsets: dict[str, int] = {}  # of other machines' clocks, in µs
-        self.first: int | None = None
-        for event in self.events():
-            if event["ph"] == "M":
-                self._read_fact(event["name"], event["args"])
-            elif self.first is None:
-                self.first = event["ts"]
-                if self.process != "flow":  # only the flow measures clocks
-                    break
-
-    def events(self) -> Iterator[Event]:
-        """Yield the events; a line that a killed process left half written does not count."""
-        with self._path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and line.startswith(b"{"):
-                    try:
-                        yield json.loads(line.rstrip(b",\n"))
-                    except ValueError:  # a disk was full
-                        continue
-
-    def _read_fact(self, name: str, facts: Event) -> None:
-        if name == "process_name":
-            self.process = facts["name"]
-        elif name == "clock":
-            self.machine = facts["machine"]
-            self.wall_minus_monotonic = (facts["wall_ns"] - facts["monotonic_ns"]) // 1000
-        elif name == "clock_offset":
-            self.offsets[facts["machine"]] = facts["microseconds"]
-
-
 def write_trace(folder: Path, path: Path) -> int:
     """Join the files of a run's processes; return the number of spans.
 
@@ -107,7 +66,7 @@ def write_trace(folder: Path, path: Path) -> int:
     Raises:
         FileNotFoundError: The folder holds none.
     """
-    parts = sorted(map(_Part, folder.glob("*.json")), key=_order)
+    parts = sorted(map(TracePart, folder.glob("*.json")), key=_order)
     if not parts:
         raise FileNotFoundError(f"{folder} holds no trace")
     shifts = _shifts(parts)
@@ -129,12 +88,12 @@ def write_trace(folder: Path, path: Path) -> int:
     return num_spans
 
 
-def _order(part: _Part) -> tuple[int, str, int]:
+def _order(part: TracePart) -> tuple[int, str, int]:
     first = part.process.split()[0]
     return ORDER.index(first) if first in ORDER else len(ORDER), part.process, part.first or 0
 
 
-def _shifts(parts: Sequence[_Part]) -> list[int]:
+def _shifts(parts: Sequence[TracePart]) -> list[int]:
     """Return the µs to add to the times of each part, so that all clocks are that of the last flow.
 
     A part of a machine whose clock no flow has measured is aligned by its wall clock.
@@ -147,7 +106,7 @@ def _shifts(parts: Sequence[_Part]) -> list[int]:
     return [shifts.get(part.machine, part.wall_minus_monotonic - flow.wall_minus_monotonic) for part in parts]
 
 
-def _joined(part: _Part, number: int, shift: int, arrows: _Arrows) -> Iterator[Event]:
+def _joined(part: TracePart, number: int, shift: int, arrows: _Arrows) -> Iterator[Event]:
     """Yield the events of a part as they are in the joined file; spans of one track nest, and each has an end."""
     tids: dict[int, int] = {}
     open_spans: dict[int, list[Event]] = defaultdict(list)

@@ -18,6 +18,7 @@ from embodyflow.workers.busy_time import BusyTime
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
+from embodyflow.workers.profiles import PROFILES
 from embodyflow.workers.ray_threads import in_thread
 from embodyflow.workers.worker import Worker
 
@@ -290,13 +291,28 @@ class WorkerGroup:
                 num_gpus=cluster.gpus_per_worker,
                 **self._places[rank],
             )
-            .remote(self._engine, self._config, rank, num_ranks, self._buffers, os.getcwd(), self._trace(rank))
+            .remote(
+                self._engine,
+                self._config,
+                rank,
+                num_ranks,
+                self._buffers,
+                os.getcwd(),
+                self._trace(rank),
+                self._profiles(rank),
+            )
         )
 
     def _trace(self, rank: int) -> tuple[str, str] | None:
         """Return the folder that a rank records its trace in, and its name there."""
         file = trace_file()
         return None if file is None else (str(file.folder.absolute()), f"{self.role} {rank}")
+
+    def _profiles(self, rank: int) -> str | None:
+        """Return the folder that a rank writes its profiles to; ``None`` for a rank that is not profiled."""
+        profile = self._config.trainer.profile
+        is_profiled = self.role == "trainer" and bool(profile.iterations) and rank in profile.ranks
+        return str(self._config.run_dir.absolute() / PROFILES) if is_profiled else None
 
     async def _ready(self, ranks: Sequence[int]) -> None:
         seconds = self._config.cluster.start_timeout

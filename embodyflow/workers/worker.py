@@ -30,6 +30,7 @@ from embodyflow.references import resolve
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult, Usage
 from embodyflow.workers.deadline import time_limit
 from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.workers.profiles import Profiles
 from embodyflow.workers.rows.buffer_client import BufferClient
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
@@ -85,6 +86,7 @@ class Worker:
         folder: Current folder of the run. Paths in ``config`` are relative to it, so the worker enters it, unless its
             machine has no such folder.
         trace: Folder to record a trace in, and name of this process there; ``None`` records nothing.
+        profiles: Folder of the profiles that ``trainer.profile`` asks of this rank; ``None`` profiles nothing.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Worker:
         buffers: dict[str, Any],
         folder: str,
         trace: tuple[str, str] | None = None,
+        profiles: str | None = None,
     ) -> None:
         logging.getLogger().setLevel(logging.INFO)
         if os.path.isdir(folder):
@@ -109,6 +112,8 @@ class Worker:
         with span("build the engine", "call"):
             self._engine: Engine = resolve(engine)(config, rank, world_size)
         self._groups = GroupPlayer(config, self._buffer)
+        iterations = config.trainer.profile.iterations if profiles is not None else ()
+        self._profiles = Profiles(Path(profiles or ""), iterations, rank, config.cluster.device)
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
@@ -153,6 +158,10 @@ class Worker:
             WorkerLostError: The node trains a model that another node left half trained.
             Exception: The node function raised it.
         """
+        with self._profiles.node(call.iteration, call.node_id):
+            return self._run_with_model(call)
+
+    def _run_with_model(self, call: NodeCall) -> NodeResult:
         if not call.work.trains:
             return self._run(call)
         key = call.iteration, call.node_id
@@ -187,7 +196,8 @@ class Worker:
         self._groups.abandon(stream)
 
     def _run(self, call: NodeCall) -> NodeResult:
-        with span(call.node_id, "call", iteration=call.iteration, policy=call.policy_version):
+        needs_model = call.work.needs_model
+        with span(call.node_id, "call", iteration=call.iteration, policy=call.policy_version, needs_model=needs_model):
             return self._timed(call)
 
     def _timed(self, call: NodeCall) -> NodeResult:
@@ -295,6 +305,7 @@ class Worker:
         self._require_whole_model()
         shard_id = f"weights/{version}/{self._rank}"
         with span("publish weights", "weights", version=version, **({} if self._rank else {"writes": shard_id})):
+            self._profiles.end(version)
             columns, probe = self._trainer.weights(), self._trainer.probe()
             if self._rank != 0:
                 return None
@@ -325,6 +336,7 @@ class Worker:
     def _forget_training(self) -> None:
         self._trained.clear()
         self._half_trained_by = None
+        self._profiles.drop()
 
     def _require_whole_model(self) -> None:
         if self._half_trained_by is not None:

@@ -1,13 +1,18 @@
 """Complete runs of GRPO with real flows, Ray and simulator, at the smallest size that still trains."""
 
+import gzip
+import json
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from collectors import Collector, collector
 from small_runs import SMALL, TWO_WORKERS, Runs
 from traces import Trace, checked_trace
 from waiting import finish
@@ -43,11 +48,53 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
     runs.assert_nothing_runs(seconds=10)
 
 
-def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
-    runs.served_by(prefect_api, **ray_env).run("again", *WORDS, "tracking.trace=true")
+@pytest.fixture(scope="module")
+def again(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> Collector:
+    """The run ``first`` once more, with a trace, a collector of its spans and a profile of iteration 2."""
+    with collector() as found:
+        words = ("tracking.trace=true", f"tracking.otlp.endpoint={found.address}", "trainer.profile.iterations=[2]")
+        runs.served_by(prefect_api, **ray_env).run("again", *WORDS, *words)
+    return found
+
+
+def test_same_seed_same_weights_and_metrics(runs: Runs, again: Collector) -> None:
     runs.assert_same_training("again", "first")
     assert runs.metrics("again") == runs.metrics("first")
     assert_traced(checked_trace(runs.root / "again" / "trace.json"))
+
+
+def test_a_profile_has_nodes_and_operations_of_its_iteration(runs: Runs, again: Collector) -> None:
+    folder = runs.root / "again" / "profiles"
+    assert f"profiles of iteration 2: {folder}" in (runs.root / "again" / "run.log").read_text()
+    [path] = folder.iterdir()
+    assert path.name == "iteration-000002-rank-0.json.gz"
+    with gzip.open(path) as file:
+        names = Counter(event["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "X")
+    assert [names[node] for node in ("old_log_prob", "ref_log_prob", "train_actor")] == [1, 1, 1]
+    assert names["aten::addmm"] > 0 and names["Optimizer.step#AdamW.step"] > 0
+
+
+def test_a_collector_gets_the_trace_with_the_ids_of_prefect(runs: Runs, again: Collector) -> None:
+    flow_run = UUID((runs.root / "again" / "flow_run").read_text())
+    by_id = again.by_id()
+    assert {span.trace_id for span in again.spans} == {flow_run.hex}
+    local = checked_trace(runs.root / "again" / "trace.json")
+    assert Counter(span.name for span in again.spans) == Counter(each.name for each in local.slices)
+    [root] = [span for span in again.spans if not span.parent_id]
+    assert (root.name, root.attributes["prefect.run.id"]) == ("run", str(flow_run))
+    for span in again.spans:
+        if span is not root:
+            parent = by_id[span.parent_id]
+            assert parent.begin <= span.begin <= span.end <= parent.end, (span, parent)
+    task_runs = {each.arguments["task_run"] for each in local.slices if each.category == "node"}
+    assert task_runs <= {span.attributes.get("prefect.run.id") for span in again.spans}
+    for name in ("rollout", "train_actor"):
+        calls = [span for span in again.named(name) if "embodyflow.rank" in span.attributes]
+        of_calls = {(again.parent(span).name, again.parent(span).attributes["prefect.run.type"]) for span in calls}
+        assert len(calls) == (6 if name == "rollout" else 3) and of_calls == {(name, "task")}
+    steps = [span for span in again.named("step") if span.attributes.get("embodyflow.iteration")]
+    assert {span.attributes["embodyflow.node"] for span in steps} >= {"rollout"}
+    assert {again.parent(span).attributes["embodyflow.role"] for span in steps} == {"rollout"}
 
 
 def assert_traced(trace: Trace) -> None:

@@ -42,7 +42,7 @@ def leave_flows(patch: pytest.MonkeyPatch) -> None:
     async def evaluate(run: Any, index: int, lane: object) -> dict[str, float]:
         return {"eval/greedy_success_rate": 0.5}
 
-    for module in (nodes, recovery, stages, progress_log):
+    for module in (iteration, nodes, recovery, stages, progress_log):
         patch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
     patch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
     patch.setattr(recovery, "record_processes", nothing)

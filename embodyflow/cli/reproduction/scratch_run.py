@@ -49,8 +49,9 @@ def prepare(path: Path, folder: RunFolder, ledger: Ledger, span: Span, max_stale
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the run's configuration without trackers and videos."""
+    """Return the run's configuration without trackers, profiles and videos."""
     settings = folder.config() | {"tracking": UNTRACKED}
+    settings["trainer"].pop("profile", None)
     evaluation = settings.get("evaluation") or {}
     if "video" in evaluation:
         settings["evaluation"] = evaluation | {"video": False}

@@ -34,6 +34,7 @@ from embodyflow.references import resolve
 
 ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # imports Gymnasium
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
+EXPORTER_CHECK = "embodyflow.record.otlp.sender:check_installed"  # imports OpenTelemetry
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
 _OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions", "health.own.")
@@ -264,3 +265,5 @@ def _check_trackers(config: RunConfig) -> None:
         )
     if config.tracking.wandb == "online":
         resolve(LOGIN_CHECK)()
+    if config.tracking.otlp is not None:
+        resolve(EXPORTER_CHECK)(f"tracking.otlp.endpoint={config.tracking.otlp.endpoint}")

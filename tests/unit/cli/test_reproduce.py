@@ -156,6 +156,14 @@ def test_some_iterations_start_from_a_checkpoint_that_is_kept(
         assert reproduced(folder, capsys, "--iterations", asked) == (2, [line])
 
 
+def test_fewer_iterations_than_the_run_profiled_are_reproduced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained_run(tmp_path, f"trainer.profile.iterations=[{ITERATIONS}]")
+    code, lines = reproduced(folder, capsys, "--iterations", "1..2")
+    assert code == 0 and lines[-1] == "equal: 4 digests of iterations 1 to 2"
+
+
 def test_what_cannot_be_reproduced_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = language_config(f"run_root={tmp_path}", "run_id=mine")
     folder = RunFolder.create(config)

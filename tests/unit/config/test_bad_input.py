@@ -56,6 +56,31 @@ MISTAKES = {
     "number for a string": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: must be a string; put"),
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "unknown interpolation": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
+    "profile of an iteration after the end": (
+        "iterations=3 trainer.profile.iterations=[2,4]",
+        "trainer.profile.iterations: has 4; allowed are 1 to 3, the run's iterations",
+    ),
+    "profile of an iteration before the first": (
+        "trainer.profile.iterations=[0]",
+        "trainer.profile.iterations.0=0: input should be greater than or equal to 1",
+    ),
+    "profile of a rank that is not there": (
+        "trainer.num_ranks=2 trainer.profile.ranks=[0,2]",
+        "trainer.profile.ranks: has 2; allowed are 0 to 1, the ranks of trainer.num_ranks=2",
+    ),
+    "profile of no rank": ("trainer.profile.ranks=[]", "trainer.profile.ranks=[]: tuple should have at least 1 item"),
+    "collector without a trace": (
+        "tracking.otlp.endpoint=http://localhost:4318",
+        "tracking: otlp: needs trace=true, which records the spans",
+    ),
+    "collector without a scheme": (
+        "tracking.trace=true tracking.otlp.endpoint=localhost:4318",
+        "tracking.otlp.endpoint: must be an address such as http://localhost:4318, not localhost:4318",
+    ),
+    "collector with a password": (
+        "tracking.trace=true tracking.otlp.endpoint=http://me:secret@localhost:4318",
+        "tracking.otlp.endpoint: must have no user name and no password; allowed are headers in the environment",
+    ),
     "roll-back of a key of rollouts": (
         "health.spike.action=roll_back health.spike.changes={rollout.temperature:0.5}",
         "health.spike.changes.rollout.temperature=0.5: a roll-back cannot change it; allowed are trainer.learning_rate",
@@ -578,6 +603,12 @@ def test_a_key_that_the_yaml_omits_can_be_set() -> None:
             "experiment=embodied tracking.wandb=offline",
             "tracking.wandb=offline: wandb is not installed; pip install 'embodyflow[wandb]' or use "
             "tracking.wandb=disabled",
+        ),
+        (
+            "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+            "experiment=embodied tracking.trace=true tracking.otlp.endpoint=http://localhost:4318",
+            "tracking.otlp.endpoint=http://localhost:4318: opentelemetry-exporter-otlp-proto-http is not installed; "
+            "pip install 'embodyflow[otlp]'",
         ),
         (
             "vllm",

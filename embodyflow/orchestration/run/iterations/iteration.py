@@ -7,13 +7,14 @@ from functools import partial
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.health.alarms import alarm_metrics
 from embodyflow.orchestration.run.accounting import used_resources, used_time
 from embodyflow.orchestration.run.iterations.graph_run import GraphRun, RunNode
-from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run, identity, run_node_as_event, submit_node
 from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.process.tracing import span
 from embodyflow.record.episode_record import Array, histogram_values
@@ -95,10 +96,12 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     run = CURRENT_RUN.get()
     run.folder.require_present()
     started = time.perf_counter()
-    with span("commit", "node", track="nodes", iteration=index, run=str(run.config.run_id)):
+    with span("commit", "node", track="nodes", iteration=index, **identity()):
         await publish_and_save(index)
     metrics = {**metrics, **unrestorable_metrics(run), **alarm_metrics(run, index, metrics)}
     metrics["perf/commit_seconds"] = time.perf_counter() - started
+    if index in run.config.trainer.profile.iterations:
+        get_run_logger().info("profiles of iteration %d: %s", index, run.folder.profiles)
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)

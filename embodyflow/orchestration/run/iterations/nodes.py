@@ -95,13 +95,13 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
 
 async def _run_or_recall(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     """Run a node, or read its rows from disk if an earlier process kept them."""
-    with span(work.node_id, "node", track="nodes", iteration=work.iteration, **_identity()) as node:
+    with span(work.node_id, "node", track="nodes", iteration=work.iteration, **identity()) as node:
         report = await _report_of(work, parents)
         node.note(rows=report.num_rows, seconds=report.seconds)
     return report
 
 
-def _identity() -> dict[str, str]:
+def identity() -> dict[str, str]:
     """Return the run, and the task run that this is in, for the trace."""
     context = TaskRunContext.get()
     run = {"run": str(CURRENT_RUN.get().config.run_id)}
