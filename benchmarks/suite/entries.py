@@ -149,6 +149,7 @@ LEFT_OUT = {
     "agent_generation": _OWN,
     "agent_learning": _LEARNING,
     "algorithms": _LEARNING,
+    "batched_env": "it measures the share of a simulator's own speed that is left",
     "chaos": _FAULTS,
     "durability": _OWN,
     "durability_account": _OWN,

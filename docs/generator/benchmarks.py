@@ -492,6 +492,21 @@ def agent_trl() -> str:
     return table((f"Tools, TRL {report['versions']['trl']}", *contenders, "Ratio", "Machine"), rows)
 
 
+def batched_env() -> str:
+    """Return steps per second of EnvPool alone, in our vector environment and with a policy in the loop."""
+    report = _read("batched_env")
+    [found] = report["comparisons"]
+    rates = {name: median(each) for name, each in found["steps_per_second"].items()}
+    alone, vector, worker, single = rates.values()
+    rows = [
+        ("EnvPool alone", f"{alone:,.0f}", "", _machine(report)),
+        ("our vector environment on it", f"{vector:,.0f}", f"{found['share_of_vector_environment']:.2f}", ""),
+        ("our rollout worker on it", f"{worker:,.0f}", f"**{found['share_with_policy']:.2f}**", ""),
+        ("our rollout worker on single environments", f"{single:,.0f}", "", ""),
+    ]
+    return table(("HalfCheetah-v5", "Steps/s", "Share of EnvPool's", "Machine"), rows)
+
+
 def heads() -> str:
     """Return the memory of a large vocabulary's head, as a whole and in pieces."""
     report = _read("head_memory")
@@ -528,7 +543,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
-        *(soft_actor_critic, replay, vector_env),
+        *(soft_actor_critic, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl),
     )
