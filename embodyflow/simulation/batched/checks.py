@@ -1,0 +1,212 @@
+"""Checks of a natively batched environment before a run: it can be built, it fits, and seeds restore its episodes."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.environment import EnvConfig
+from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.policies.env_match import check_match, policy_sizes
+from embodyflow.simulation.batched.source import Lane, open_batch
+from embodyflow.simulation.batched.vector_env import BatchedVectorEnv
+from embodyflow.simulation.env_spec import env_spec
+from embodyflow.simulation.restorability import FEWEST_STEPS, PROBE_SEED, STEP_SECONDS, difference, probe_actions
+from embodyflow.simulation.supervision import EnvQuarantinedError, Supervision
+from embodyflow.simulation.vector_env_worker import EnvError
+
+PROBE_LANES = 4
+OTHER_SEED, LATER_SEED = 100, 200
+"""First seed of the plays in between, and first seed of the episodes that follow another in a play."""
+
+Moment = dict[str, npt.NDArray[Any]]
+"""Observations of all lanes, and after a step also rewards and flags, by name."""
+
+
+def check_batch(config: ControlConfig) -> None:
+    """Check that the batch of a rollout worker can be built and stepped, and that it fits the job and its policy.
+
+    Raises:
+        ConfigError: A check failed; one line names the key and what is allowed.
+    """
+    env, lanes = config.env, config.rollout.envs_per_worker
+    with _opened(env, lanes, config.rollout.env_processes) as vector:
+        check_match(config.policy, Lane(vector))
+        if config.off_policy is not None and vector.skips_resets:
+            raise ConfigError(
+                f"env.vector.resets=automatic: env.id={env.id} resets a lane in a step of its own "
+                "(AutoresetMode.NEXT_STEP), and off_policy needs a transition in every step; allowed is seeded"
+            )
+        _Play(vector, PROBE_SEED).steps(1)
+
+
+def batch_sizes(env: EnvConfig) -> dict[str, int | list[int]]:
+    """Return the sizes of a policy for the lanes of a batch.
+
+    Raises:
+        ConfigError: The batch cannot be built; one line names the key and what is allowed.
+    """
+    with _opened(env, 1, 0) as vector:
+        return policy_sizes(Lane(vector))
+
+
+def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str]:
+    """Return the id of a batch whose seeds do not restore its episodes, with the culprit and the difference.
+
+    The batch is played twice with the same seeds and actions, before and after other episodes, and once in another
+    instance. With ``env.vector.resets=seeded`` every other lane is also reset alone: it must play as it did in the
+    batch, whatever the rest does.
+
+    Args:
+        env: Configuration of the batch.
+        num_processes: 1 plays it in a process of its own, 0 in this process.
+
+    Returns:
+        Line ``<key>: <what differs>`` by ``env.id``; empty if everything is restored.
+
+    Raises:
+        ConfigError: The batch cannot be played, or a reset of some lanes disturbs the others.
+    """
+    with _opened(env, PROBE_LANES, num_processes) as vector:
+        once = _Play(vector, PROBE_SEED).timed_steps(env.max_steps + FEWEST_STEPS)
+        _Play(vector, OTHER_SEED).steps(len(once) - 1)
+        again = _Play(vector, PROBE_SEED).steps(len(once) - 1)
+        alone = None if vector.resets_itself else _lanes_alone(env, vector, once)
+    with _opened(env, PROBE_LANES, num_processes) as vector:
+        elsewhere = _Play(vector, PROBE_SEED).steps(len(once) - 1)
+    found = difference(once, again, "after other episodes") or difference(once, elsewhere, "in another instance")
+    if found is not None:
+        return {env.id: f"env.id={env.id}: {found}"}
+    return {} if alone is None else {env.id: f"env.vector.resets=seeded: {alone}"}
+
+
+def _lanes_alone(env: EnvConfig, vector: BatchedVectorEnv, once: Sequence[Moment]) -> str | None:
+    """Reset every other lane alone, and return how it differs from its play in the batch.
+
+    Raises:
+        ConfigError: The reset changes the other lanes.
+    """
+    num_steps, before = len(once) - 1, FEWEST_STEPS - 1
+    chosen, others = list(range(1, vector.num_envs, 2)), list(range(0, vector.num_envs, 2))
+    undisturbed = _Play(vector, OTHER_SEED)
+    undisturbed.steps(before)
+    expected = undisturbed.steps(num_steps)[-num_steps:]
+    play = _Play(vector, OTHER_SEED)
+    play.steps(before)
+    start = play.restart(chosen, PROBE_SEED)
+    found = play.steps(num_steps)[-num_steps:]
+    if line := difference(_of(expected, others), _of(found, others), "in lanes that are not reset"):
+        raise ConfigError(
+            f"env.vector.resets=seeded: env.id={env.id}: reset(options={{'reset_mask': …}}) changes other lanes: "
+            f"{line}; allowed is automatic, if the batch resets itself"
+        )
+    return difference(_of(once, chosen), [start, *_of(found, chosen)], "in a lane that is reset alone")
+
+
+def _of(moments: Sequence[Moment], lanes: Sequence[int]) -> list[Moment]:
+    return [{name: column[list(lanes)] for name, column in moment.items()} for moment in moments]
+
+
+class _Play:
+    """A play of all lanes from a reset, in which an episode that ends is followed by another.
+
+    Args:
+        vector: Batch to play.
+        seed: Seed of lane 0; the other lanes have the next ones.
+    """
+
+    def __init__(self, vector: BatchedVectorEnv, seed: int) -> None:
+        self._vector, self._actions = (
+            vector,
+            np.stack([np.asarray(each) for each in probe_actions(vector.action_space)]),
+        )
+        self._since = np.zeros(vector.num_envs, np.int64)  # steps of each lane, which choose its actions
+        self._lanes = np.arange(vector.num_envs)
+        self.moments = [_named(vector.reset(seeds=(seed + self._lanes).tolist()))]
+
+    def restart(self, lanes: list[int], seed: int) -> Moment:
+        """Reset some lanes to the seeds and actions of a play that begins with ``seed``; return what they observe."""
+        self._since[lanes] = 0
+        return _named(self._vector.reset(lanes, (seed + self._lanes[lanes]).tolist()))
+
+    def steps(self, number: int) -> list[Moment]:
+        """Play so many steps and return the moments since the reset."""
+        for _ in range(number):
+            self._step()
+        return self.moments
+
+    def timed_steps(self, most: int) -> list[Moment]:
+        """Play for :data:`STEP_SECONDS`, at least ``FEWEST_STEPS`` and at most ``most`` steps; return the moments."""
+        deadline = time.monotonic() + STEP_SECONDS
+        for t in range(most):
+            if t >= FEWEST_STEPS and time.monotonic() > deadline:
+                break
+            self._step()
+        return self.moments
+
+    def _step(self) -> None:
+        vector = self._vector
+        step = vector.step(self._actions[self._since % len(self._actions)][:, None])
+        self._since += 1
+        moment = _named(step.observation) | {
+            "reward": step.rewards[:, 0],
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+        }
+        moment |= {f"next {name}": values.copy() for name, values in _named(step.observation).items()}
+        over = np.flatnonzero(step.terminated | step.truncated).tolist()
+        if over:
+            seeds = None if vector.resets_itself else (LATER_SEED + self._lanes[over]).tolist()
+            for name, values in _named(vector.reset(over, seeds)).items():
+                moment[f"next {name}"][over] = values
+        self.moments.append(moment)
+
+
+def _named(observation: Mapping[str, npt.NDArray[Any]]) -> Moment:
+    return {f"observation {name!r}": values for name, values in observation.items()}
+
+
+@contextmanager
+def _opened(env: EnvConfig, num_lanes: int, num_processes: int) -> Iterator[BatchedVectorEnv]:
+    """Open a batch for a check; raise ConfigError in one line if it cannot be built, or raises in the block."""
+    _require_entry_point(env)
+    try:
+        with closing(open_batch(env, num_lanes, num_processes, Supervision.from_config(env))) as vector:
+            yield vector
+    except EnvError as error:
+        raise ConfigError(_failure(env, error)) from error
+    except (EnvQuarantinedError, InfrastructureError) as error:
+        raise ConfigError(f"env.id={env.id}: cannot be played: {str(error).splitlines()[0]}") from error
+
+
+def _require_entry_point(env: EnvConfig) -> None:
+    assert env.vector is not None
+    spec = env_spec(env.id)
+    if env.vector.mode == "entry_point" and spec.vector_entry_point is None:
+        raise ConfigError(
+            f"env.vector.mode=entry_point: env.id={env.id} is registered without a vector_entry_point; allowed is "
+            "sync, or env.vector=null"
+        )
+    if env.vector.mode == "sync" and spec.entry_point is None:
+        raise ConfigError(
+            f"env.vector.mode=sync: env.id={env.id} is registered without an entry_point; allowed is entry_point"
+        )
+
+
+def _failure(env: EnvConfig, error: EnvError) -> str:
+    """Return one line about a batch that raised."""
+    line = error.details.strip().splitlines()[-1]
+    message = line.partition(": ")[2]
+    if message.startswith("env."):
+        return message
+    seeded = env.vector is not None and env.vector.resets == "seeded" and " in _reset" in error.details
+    hint = (
+        "; env.vector.resets=seeded needs reset(seed=[…], options={'reset_mask': …}), allowed is also automatic"
+        if seeded
+        else ""
+    )
+    return f"env.id={env.id}: raised: {line}{hint}"
