@@ -71,17 +71,27 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
     Raises:
         ConfigError: The batch cannot be played, or a reset of some lanes disturbs the others.
     """
+    found, alone = None, None
     with _opened(env, PROBE_LANES, num_processes) as vector:
-        once = _Play(vector, PROBE_SEED).timed_steps(env.max_steps + FEWEST_STEPS)
-        _Play(vector, OTHER_SEED).steps(len(once) - 1)
-        again = _Play(vector, PROBE_SEED).steps(len(once) - 1)
-        alone = None if vector.resets_itself else _lanes_alone(env, vector, once)
-    with _opened(env, PROBE_LANES, num_processes) as vector:
-        elsewhere = _Play(vector, PROBE_SEED).steps(len(once) - 1)
-    found = difference(once, again, "after other episodes") or difference(once, elsewhere, "in another instance")
+        once = _Play(vector, PROBE_SEED).steps(FEWEST_STEPS)  # short, so that the lanes are checked before they end
+        found = _difference_again(vector, once)
+        if found is None and not vector.resets_itself:
+            alone = _lanes_alone(env, vector, once)
+        if found is None and alone is None:
+            once = _Play(vector, PROBE_SEED).timed_steps(env.max_steps + FEWEST_STEPS)
+            found = _difference_again(vector, once)
+    if found is None and alone is None:
+        with _opened(env, PROBE_LANES, num_processes) as vector:
+            found = difference(once, _Play(vector, PROBE_SEED).steps(len(once) - 1), "in another instance")
     if found is not None:
         return {env.id: f"env.id={env.id}: {found}"}
     return {} if alone is None else {env.id: f"env.vector.resets=seeded: {alone}"}
+
+
+def _difference_again(vector: BatchedVectorEnv, once: Sequence[Moment]) -> str | None:
+    """Repeat a play after another one, and return the first difference."""
+    _Play(vector, OTHER_SEED).steps(len(once) - 1)
+    return difference(once, _Play(vector, PROBE_SEED).steps(len(once) - 1), "after other episodes")
 
 
 def _lanes_alone(env: EnvConfig, vector: BatchedVectorEnv, once: Sequence[Moment]) -> str | None:
@@ -150,7 +160,7 @@ class _Play:
 
     def _step(self) -> None:
         vector = self._vector
-        step = vector.step(self._actions[self._since % len(self._actions)][:, None])
+        step = vector.step(self._actions[(self._since + self._lanes) % len(self._actions)][:, None])
         self._since += 1
         moment = _named(step.observation) | {
             "reward": step.rewards[:, 0],
