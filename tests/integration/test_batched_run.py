@@ -12,9 +12,9 @@ WORDS = (
     *("experiment=reacher", "env.id=point_masses:tests/Points-v0", "env.max_steps=20", "iterations=6"),
     *("policy.state_dim=null", "policy.action_dim=null", "policy.hidden_size=32", "trainer.learning_rate=2e-3"),
     *("critic.learning_rate=2e-3", "trainer.num_minibatches=4", "rollout.num_workers=1", "rollout.envs_per_worker=8"),
-    *("rollout.num_steps=64", "evaluation.num_episodes=20", "evaluation.every=6"),
+    *("rollout.num_steps=64", "evaluation.num_episodes=5", "evaluation.every=6"),
 )
-BATCH = ("env.vector.mode=entry_point", "rollout.env_processes=1")
+BATCH = "env.vector.mode=entry_point"
 
 
 def test_a_run_learns_and_equals_one_of_single_environments_also_after_a_death(
@@ -28,9 +28,10 @@ def test_a_run_learns_and_equals_one_of_single_environments_also_after_a_death(
         assert process.returncode == 0, output[-4000:]
 
     train("single")
-    train("batch", *BATCH)
+    train("batch", BATCH)
     died = tmp_path / "died"
-    train("killed", *BATCH, f"+env.kwargs.plan={died}", "+env.kwargs.at=300", "+env.kwargs.autoreset=SameStep")
+    plan = f"+env.kwargs.plan={died}", "+env.kwargs.at=300", "+env.kwargs.autoreset=SameStep"
+    train("killed", BATCH, "rollout.env_processes=1", *plan)
     summary = runs.summary("batch")
     before, after = summary["return_before"], summary["return_after"]
     assert isinstance(before, float) and isinstance(after, float)

@@ -34,7 +34,7 @@ def check_batch(config: ControlConfig) -> None:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     env, lanes = config.env, config.rollout.envs_per_worker
-    with _opened(env, lanes, config.rollout.env_processes) as vector:
+    with opened_batch(env, lanes, config.rollout.env_processes) as vector:
         check_match(config.policy, Lane(vector))
         if config.off_policy is not None and vector.skips_resets:
             raise ConfigError(
@@ -50,7 +50,7 @@ def batch_sizes(env: EnvConfig) -> dict[str, int | list[int]]:
     Raises:
         ConfigError: The batch cannot be built; one line names the key and what is allowed.
     """
-    with _opened(env, 1, 0) as vector:
+    with opened_batch(env, 1, 0) as vector:
         return policy_sizes(Lane(vector))
 
 
@@ -72,7 +72,7 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
         ConfigError: The batch cannot be played, or a reset of some lanes disturbs the others.
     """
     found, alone = None, None
-    with _opened(env, PROBE_LANES, num_processes) as vector:
+    with opened_batch(env, PROBE_LANES, num_processes) as vector:
         once = _Play(vector, PROBE_SEED).steps(FEWEST_STEPS)  # short, so that the lanes are checked before they end
         found = _difference_again(vector, once)
         if found is None and not vector.resets_itself:
@@ -81,7 +81,7 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
             once = _Play(vector, PROBE_SEED).timed_steps(env.max_steps + FEWEST_STEPS)
             found = _difference_again(vector, once)
     if found is None and alone is None:
-        with _opened(env, PROBE_LANES, num_processes) as vector:
+        with opened_batch(env, PROBE_LANES, num_processes) as vector:
             found = difference(once, _Play(vector, PROBE_SEED).steps(len(once) - 1), "in another instance")
     if found is not None:
         return {env.id: f"env.id={env.id}: {found}"}
@@ -181,8 +181,17 @@ def _named(observation: Mapping[str, npt.NDArray[Any]]) -> Moment:
 
 
 @contextmanager
-def _opened(env: EnvConfig, num_lanes: int, num_processes: int) -> Iterator[BatchedVectorEnv]:
-    """Open a batch for a check; raise ConfigError in one line if it cannot be built, or raises in the block."""
+def opened_batch(env: EnvConfig, num_lanes: int, num_processes: int) -> Iterator[BatchedVectorEnv]:
+    """Open a batch for a check.
+
+    Args:
+        env: Configuration of the batch.
+        num_lanes: Number of lanes.
+        num_processes: 1 plays it in a process of its own, 0 in this process.
+
+    Raises:
+        ConfigError: The batch cannot be built, or raises in the block; one line.
+    """
     _require_entry_point(env)
     try:
         with closing(open_batch(env, num_lanes, num_processes, Supervision.from_config(env))) as vector:
