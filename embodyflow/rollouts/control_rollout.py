@@ -4,7 +4,8 @@ Episodes continue across iterations; an environment is reset when its episode en
 leaves open are stored on disk, so that a replacement worker, or a repeated iteration, continues from the same states.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -27,7 +28,7 @@ from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 from embodyflow.simulation.control_env import control_env, prototype
-from embodyflow.simulation.vector_env import ChunkStep, Supervision
+from embodyflow.simulation.vector_env import ChunkStep, Supervision, VectorEnv
 
 BATCH_EPISODES = 10
 """Number of longest episodes after which a batch that resets itself is reset as a whole, which bounds its replays."""
@@ -120,8 +121,9 @@ class ControlRollout:
     def evaluate(self, episodes: Sequence[int], journal: Journal | None = None) -> Finished:
         """Play evaluation episodes with the policy's deterministic actions.
 
-        The episodes have environments of their own, so training episodes continue as if there were no evaluation. The
-        initial states are the same in every evaluation of a run, and are drawn by another name than those of training.
+        The episodes have environments of their own, or a batch of one lane. So training episodes continue as if there
+        were no evaluation. The initial states are the same in every evaluation of a run, and are drawn by another name
+        than those of training.
 
         Args:
             episodes: Numbers of the episodes, from 0.
@@ -132,31 +134,40 @@ class ControlRollout:
             piece = cast(Columns, table)
             finished.returns += piece["returns"].tolist()
             finished.lengths += piece["lengths"].tolist()
-        for episode in episodes[len(finished.returns) :]:
-            seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
-            rewards = self._evaluate_episode(seed)
-            finished.returns.append(float(np.sum(rewards)))
-            finished.lengths.append(len(rewards))
-            if journal is not None:
-                ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
-                journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
+        with closing(self._evaluation_envs(episodes[len(finished.returns) :])) as played:
+            for episode, env in played:
+                seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
+                rewards = self._evaluate_episode(env, seed)
+                finished.returns.append(float(np.sum(rewards)))
+                finished.lengths.append(len(rewards))
+                if journal is not None:
+                    ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
+                    journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
         return finished
 
-    def _evaluate_episode(self, seed: int) -> list[float]:
-        """Play one episode in an environment of its own; return its rewards."""
-        num_processes = min(1, self.config.rollout.env_processes)
-        env = control_env(self.config.env, "eval", 1, num_processes, self._env.supervision)
-        try:
-            state, rewards = env.reset([0], [seed])["state"], []
-            while True:
-                decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
-                step = env.step(self._executable(decision.actions))
-                state = step.observation["state"]
-                rewards.append(float(step.rewards[0, 0]))
-                if step.terminated[0] or step.truncated[0]:
-                    return rewards
-        finally:
-            env.close()
+    def _evaluation_envs(self, episodes: Sequence[int]) -> Generator[tuple[int, VectorEnv], None, None]:
+        """Yield each episode with the environment to play it in.
+
+        An episode has an environment of its own. A batch, which may take long to build, plays all of them.
+        """
+        config = self.config
+        per_env = 1 if config.env.vector is None else max(len(episodes), 1)
+        for first in range(0, len(episodes), per_env):
+            num_processes = min(1, config.rollout.env_processes)
+            with closing(control_env(config.env, "eval", 1, num_processes, self._env.supervision)) as env:
+                for episode in episodes[first : first + per_env]:
+                    yield episode, env
+
+    def _evaluate_episode(self, env: VectorEnv, seed: int) -> list[float]:
+        """Play one episode and return its rewards."""
+        state, rewards = env.reset([0], [seed])["state"], []
+        while True:
+            decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
+            step = env.step(self._executable(decision.actions))
+            state = step.observation["state"]
+            rewards.append(float(step.rewards[0, 0]))
+            if step.terminated[0] or step.truncated[0]:
+                return rewards
 
     def _new_record(self) -> "StepRecord":
         record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)

@@ -46,7 +46,7 @@ def open_batch(env: EnvConfig, num_lanes: int, num_processes: int, supervision: 
 def make_batch(env: EnvConfig, num_lanes: int) -> Batch:
     """Make the batch of a configuration.
 
-    A vector entry point is told the time limit if its registration has one, which is Gymnasium's rule.
+    A vector entry point takes the time limit if its registration has one, which is Gymnasium's rule.
     """
     assert env.vector is not None
     arguments, own = dict(env.kwargs), {}

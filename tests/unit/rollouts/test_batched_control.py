@@ -109,3 +109,24 @@ def test_another_worker_continues_a_batch_that_resets_itself(mode: str, tmp_path
         assert digest_of(dict(rows)) == digest_of(expected[iteration - 1])
     starts = {rows["state"][0, 0].tobytes() for rows in (expected[0], expected[4])}
     assert len(starts) == 2, "each batch of episodes begins otherwise"
+
+
+def test_evaluations_are_those_of_single_environments() -> None:
+    found = []
+    for words in ((), (ENTRY_POINT,), (ENTRY_POINT, autoreset("SameStep")), ("env.vector.mode=sync",)):
+        config: Any = compose_config([*WORDS, "evaluation={num_episodes: 5}", *words])
+        torch.manual_seed(0)
+        rollout = ControlRollout(config, 0, 1)
+        found.append(rollout.evaluate(range(5)))
+        rollout.close()
+    assert found[1:] == [found[0]] * 3 and len(set(found[0].returns)) == 5
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_evaluation_in_a_batch_that_resets_itself_does_not_depend_on_the_one_before(mode: str) -> None:
+    config: Any = compose_config([*WORDS, "evaluation={num_episodes: 5}", *AUTOMATIC, autoreset(mode)])
+    torch.manual_seed(0)
+    rollout = ControlRollout(config, 0, 1)
+    whole, part = rollout.evaluate(range(5)), rollout.evaluate(range(3, 5))
+    rollout.close()
+    assert part.returns == whole.returns[3:] and len(set(whole.returns)) == 5
