@@ -58,6 +58,16 @@ class Resets(PointMasses):
             self.x[lanes] = np.random.uniform(-1, 1, len(lanes))
 
 
+class ResetsTwice(PointMasses):
+    """A batch in the mode NextStep whose masked reset does not stand in for the automatic one, which follows."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        over = self._over.copy()
+        given = super().reset(seed=seed, options=options)
+        self._over = over & bool(options)
+        return given
+
+
 class Eight(PointMasses):
     """A batch of eight lanes, whatever is asked for."""
 
@@ -88,7 +98,7 @@ class NoFinal(PointMasses):
         return *super().step(actions)[:4], {}
 
 
-KINDS = (ForgetsMasks, OneSeed, WholeSeeds, Unseeded, Resets, Eight, NoMode, WrongShape, NoFinal)
+KINDS = (ResetsTwice, ForgetsMasks, OneSeed, WholeSeeds, Unseeded, Resets, Eight, NoMode, WrongShape, NoFinal)
 for kind in KINDS:
     gym.register(
         f"{kind.__name__}-v0",

@@ -12,7 +12,7 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.env_match import check_match, policy_sizes
-from embodyflow.simulation.batched.source import Lane, open_batch
+from embodyflow.simulation.batched.source import Lane, open_batch, takes_limit
 from embodyflow.simulation.batched.vector_env import BatchedVectorEnv
 from embodyflow.simulation.env_spec import env_spec
 from embodyflow.simulation.restorability import FEWEST_STEPS, PROBE_SEED, STEP_SECONDS, difference, probe_actions
@@ -20,6 +20,9 @@ from embodyflow.simulation.supervision import EnvQuarantinedError, Supervision
 from embodyflow.simulation.vector_env_worker import EnvError
 
 PROBE_LANES = 4
+STAGGER = 2
+"""Steps by which some lanes are ahead of the others in a play to the ends of episodes."""
+
 OTHER_SEED, LATER_SEED = 100, 200
 """First seed of the plays in between, and first seed of the episodes that follow another in a play."""
 
@@ -58,8 +61,8 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
     """Return the id of a batch whose seeds do not restore its episodes, with the culprit and the difference.
 
     The batch is played twice with the same seeds and actions, before and after other episodes, and once in another
-    instance. With ``env.vector.resets=seeded`` every other lane is also reset alone: it must play as it did in the
-    batch, whatever the rest does.
+    instance. With ``env.vector.resets=seeded`` every other lane is also reset alone, and lanes are reset after their
+    episode's end: they must play as after a reset of the whole batch, whatever the rest does.
 
     Args:
         env: Configuration of the batch.
@@ -69,7 +72,8 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
         Line ``<key>: <what differs>`` by ``env.id``; empty if everything is restored.
 
     Raises:
-        ConfigError: The batch cannot be played, or a reset of some lanes disturbs the others.
+        ConfigError: The batch cannot be played, a reset of some lanes disturbs the others, or one after an end does not
+            begin an episode.
     """
     found, alone = None, None
     with opened_batch(env, PROBE_LANES, num_processes) as vector:
@@ -85,6 +89,8 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
             found = difference(once, _Play(vector, PROBE_SEED).steps(len(once) - 1), "in another instance")
     if found is not None:
         return {env.id: f"env.id={env.id}: {found}"}
+    if alone is None:
+        _check_after_ends(env, num_processes)
     return {} if alone is None else {env.id: f"env.vector.resets=seeded: {alone}"}
 
 
@@ -115,6 +121,39 @@ def _lanes_alone(env: EnvConfig, vector: BatchedVectorEnv, once: Sequence[Moment
             f"{line}; allowed is automatic, if the batch resets itself"
         )
     return difference(_of(once, chosen), [start, *_of(found, chosen)], "in a lane that is reset alone")
+
+
+def _check_after_ends(env: EnvConfig, num_processes: int) -> None:
+    """Check that a lane that is reset after its end begins an episode, also in a batch that would reset it by itself.
+
+    The episodes have a short time limit, if the batch takes one.
+
+    Raises:
+        ConfigError: It plays otherwise than after a reset of the whole batch.
+    """
+    brief, most = env, env.max_steps + FEWEST_STEPS
+    if takes_limit(env):
+        brief = env.model_copy(update={"max_steps": min(env.max_steps, FEWEST_STEPS)})
+        most = 2 * brief.max_steps - STAGGER - 1  # the second episode does not reach the limit
+    with opened_batch(brief, PROBE_LANES, num_processes) as vector:
+        if vector.resets_itself:
+            return
+        play = _Play(vector, PROBE_SEED)
+        play.steps(STAGGER)
+        play.restart(list(range(1, vector.num_envs, 2)), PROBE_SEED)  # so that the lanes do not end together
+        played = play.timed_steps(most)
+        fresh = _Play(vector, LATER_SEED).steps(len(played) - 1)
+    for lane in range(PROBE_LANES):
+        own, expected = _of(played, [lane]), _of(fresh, [lane])
+        end = next((t for t in range(STAGGER + 1, len(own)) if own[t]["terminated"] | own[t]["truncated"]), None)
+        if end is None:
+            continue
+        start = {name: own[end][f"next {name}"] for name in expected[0]}
+        if line := difference(expected, [start, *own[end + 1 :]], "after the end of an episode"):
+            raise ConfigError(
+                f"env.vector.resets=seeded: env.id={env.id}: reset(options={{'reset_mask': …}}) does not begin an "
+                f"episode: {line}; allowed is automatic, if the batch resets itself"
+            )
 
 
 def _of(moments: Sequence[Moment], lanes: Sequence[int]) -> list[Moment]:
@@ -170,6 +209,7 @@ class _Play:
         moment |= {f"next {name}": values.copy() for name, values in _named(step.observation).items()}
         over = np.flatnonzero(step.terminated | step.truncated).tolist()
         if over:
+            self._since[over] = 0
             seeds = None if vector.resets_itself else (LATER_SEED + self._lanes[over]).tolist()
             for name, values in _named(vector.reset(over, seeds)).items():
                 moment[f"next {name}"][over] = values

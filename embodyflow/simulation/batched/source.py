@@ -43,6 +43,12 @@ def open_batch(env: EnvConfig, num_lanes: int, num_processes: int, supervision: 
     return BatchedVectorEnv(source, num_lanes, num_processes=num_processes, supervision=supervision, name=env.id)
 
 
+def takes_limit(env: EnvConfig) -> bool:
+    """Return True if a batch receives ``env.max_steps``: it has single environments, or is registered with a limit."""
+    assert env.vector is not None
+    return env.vector.mode == "sync" or env_spec(env.id).max_episode_steps is not None
+
+
 def make_batch(env: EnvConfig, num_lanes: int) -> Batch:
     """Make the batch of a configuration.
 
@@ -50,7 +56,7 @@ def make_batch(env: EnvConfig, num_lanes: int) -> Batch:
     """
     assert env.vector is not None
     arguments, own = dict(env.kwargs), {}
-    if env.vector.mode == "sync" or env_spec(env.id).max_episode_steps is not None:
+    if takes_limit(env):
         arguments["max_episode_steps"] = env.max_steps
     if env.vector.autoreset is not None:
         own["autoreset_mode"] = env.vector.autoreset

@@ -74,6 +74,14 @@ def test_a_batch_that_resets_lanes_outside_the_mask_is_refused() -> None:
     assert message.endswith("allowed is automatic, if the batch resets itself")
 
 
+def test_a_batch_that_resets_a_lane_once_more_is_refused() -> None:
+    message = refusal(*CONTROL, odd("ResetsTwice"), BATCH, NEXT_STEP, "env.allow_unrestorable=true")
+    assert message.startswith(
+        "env.vector.resets=seeded: env.id=odd_batches:ResetsTwice-v0: reset(options={'reset_mask': …}) does not begin "
+        "an episode: after the end of an episode the "
+    )
+
+
 def test_a_batch_with_one_seed_does_not_restore_a_lane() -> None:
     message = refusal(*CONTROL, odd("OneSeed"), BATCH)
     assert message.startswith(
