@@ -5,6 +5,7 @@ Both give the same bits. An episode ends early beyond 1.5; its reward is highest
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,19 @@ class PointMasses(VectorEnv[Array, Array, Array]):
         num_envs: Number of points.
         max_episode_steps: Steps after which an episode is truncated.
         autoreset: Name of the autoreset mode.
-        plan: Path of a file without which the process is killed once, in the step ``at``; it then creates the file.
+        plan: Path of a file without which there is a fault once, in the step ``at``; it then creates the file.
         at: Step since the start of the process.
+        fault: ``kill``, ``hang`` or ``nan``.
     """
 
     def __init__(
-        self, num_envs: int, max_episode_steps: int, autoreset: str = "Disabled", plan: str = "", at: int = 0
+        self,
+        num_envs: int,
+        max_episode_steps: int,
+        autoreset: str = "Disabled",
+        plan: str = "",
+        at: int = 0,
+        fault: str = "kill",
     ) -> None:
         self.num_envs, self._limit, self._mode = num_envs, max_episode_steps, AutoresetMode(autoreset)
         self.metadata = {"autoreset_mode": self._mode}
@@ -66,7 +74,7 @@ class PointMasses(VectorEnv[Array, Array, Array]):
         self.x, self.v, self._t = np.zeros(num_envs), np.zeros(num_envs), np.zeros(num_envs, int)
         self._over = np.zeros(num_envs, bool)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
-        self._plan, self._at, self._steps = plan, at, 0
+        self._plan, self._at, self._fault, self._steps = plan, at, fault, 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         lanes = (options or {}).get("reset_mask", np.ones(self.num_envs, bool)).nonzero()[0]
@@ -83,7 +91,7 @@ class PointMasses(VectorEnv[Array, Array, Array]):
         self.v[lanes], self._t[lanes], self._over[lanes] = 0, 0, False
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        self._die_as_planned()
+        broken = self._fails_as_planned()
         resets = self._over.copy()
         assert self._mode is not AutoresetMode.DISABLED or not resets.any(), "a lane must be reset first"
         x, v, reward, terminated = move(self.x, self.v, actions[:, 0])
@@ -99,13 +107,19 @@ class PointMasses(VectorEnv[Array, Array, Array]):
             self._begin(over.nonzero()[0])
         else:
             self._over = over
-        return observe(self.x, self.v), reward, terminated, truncated, infos
+        return observe(self.x, self.v) * (np.nan if broken else 1), reward, terminated, truncated, infos
 
-    def _die_as_planned(self) -> None:
+    def _fails_as_planned(self) -> bool:
+        """Return True if this step has the planned fault; do not return if the process dies or hangs."""
         self._steps += 1
-        if self._plan and self._steps == self._at and not Path(self._plan).exists():
-            Path(self._plan).touch()
+        if not self._plan or self._steps != self._at or Path(self._plan).exists():
+            return False
+        Path(self._plan).touch()
+        if self._fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._fault == "hang":
+            time.sleep(3600)
+        return True
 
 
 gym.register(

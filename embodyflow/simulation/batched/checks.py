@@ -44,6 +44,11 @@ def check_batch(config: ControlConfig) -> None:
                 f"env.vector.resets=automatic: env.id={env.id} resets a lane in a step of its own "
                 "(AutoresetMode.NEXT_STEP), and off_policy needs a transition in every step; allowed is seeded"
             )
+        if config.rollout.num_steps == 1 and vector.skips_resets:
+            raise ConfigError(
+                f"rollout.num_steps=1: allowed are 2 or more with env.id={env.id}, which resets a lane in a step of "
+                "its own"
+            )
         _Play(vector, PROBE_SEED).steps(1)
 
 

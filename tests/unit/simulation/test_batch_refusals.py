@@ -41,6 +41,10 @@ def refusal(*words: str) -> str:
         ((POINTS, "env.vector.mode=sync", "env.vector.autoreset=Disabled", AUTOMATIC), "env.vector: autoreset=Disab"),
         ((POINTS, "env.vector.mode=async"), "env.vector.mode="),
         (
+            (POINTS, BATCH, AUTOMATIC, NEXT_STEP, "rollout.num_steps=1", "trainer.num_minibatches=1"),
+            "rollout.num_steps=1: allowed are 2 or more",
+        ),
+        (
             (odd("WholeSeeds"), BATCH),
             "env.id=odd_batches:WholeSeeds-v0: raised: TypeError: the seed must be a number; ",
         ),

@@ -107,12 +107,17 @@ def test_automatic_resets_give_the_transitions_of_single_environments(kind: str,
 CASES = [(autoreset, "seeded") for autoreset in MODES] + [(autoreset, "automatic") for autoreset in MODES[1:]]
 
 
-@pytest.mark.parametrize(("autoreset", "resets", "at"), [*((*case, 26) for case in CASES), ("Disabled", "seeded", 1)])
-def test_a_killed_process_is_replayed(autoreset: str, resets: str, at: int, tmp_path: Path) -> None:
+FAULTS = [("Disabled", "seeded", 1, "kill"), ("NextStep", "automatic", 26, "hang"), ("SameStep", "seeded", 26, "nan")]
+
+
+@pytest.mark.parametrize(("autoreset", "resets", "at", "kind"), [*((*case, 26, "kill") for case in CASES), *FAULTS])
+def test_a_process_that_dies_hangs_or_returns_nan_is_replayed(
+    autoreset: str, resets: str, at: int, kind: str, tmp_path: Path
+) -> None:
     with closing(opened(env_config(resets, kwargs={"autoreset": autoreset}))) as env:
         expected = play(env)
-    fault = {"autoreset": autoreset, "plan": str(tmp_path / "died"), "at": at}
-    with closing(opened(env_config(resets, kwargs=fault), num_processes=1)) as env:
+    fault = {"autoreset": autoreset, "plan": str(tmp_path / "died"), "at": at, "fault": kind}
+    with closing(opened(env_config(resets, kwargs=fault, step_timeout=5.0), num_processes=1)) as env:
         assert play(env) == expected
         assert env.supervision.restarts == 1
 
@@ -139,6 +144,20 @@ def test_histories_are_aligned_at_their_ends() -> None:
     rounds = [(begins.tolist(), dict(steps)) for begins, steps in aligned([1, 3, 0])]
     assert rounds == [([1], {1: 0}), ([], {1: 1}), ([0], {0: 0, 1: 2}), ([2], {})]
     assert [(begins.tolist(), dict(steps)) for begins, steps in aligned([])] == [([], {})]
+
+
+def test_reset_options_reach_a_batch() -> None:
+    """Gymnasium's cart poles are one array; the options bound what a reset draws, an automatic one too."""
+    values = {"id": "CartPole-v1", "reset_options": {"low": 0.03, "high": 0.04}}
+    with closing(opened(env_config("automatic", **values))) as env:
+        for seed in (0, 1):
+            first = env.reset(seeds=[seed] * LANES)["state"]
+            assert (first >= 0.03).all() and (first <= 0.04).all() and len(np.unique(first)) == first.size
+            for _ in range(40):
+                step = env.step(np.ones((LANES, 1), int))
+                if (begun := step.num_steps == 0).any():
+                    state = step.observation["state"][begun]
+                    assert (state >= 0.03).all() and (state <= 0.04).all()
 
 
 def test_an_episode_beyond_the_limit_is_an_error() -> None:
