@@ -4,8 +4,8 @@ Episodes continue across iterations; an environment is reset when its episode en
 leaves open are stored on disk, so that a replacement worker, or a repeated iteration, continues from the same states.
 """
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -27,8 +27,11 @@ from embodyflow.process.tracing import span
 from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
-from embodyflow.simulation.make_env import make_env
+from embodyflow.simulation.control_env import control_env, prototype
 from embodyflow.simulation.vector_env import ChunkStep, Supervision, VectorEnv
+
+BATCH_EPISODES = 10
+"""Number of longest episodes after which a batch that resets itself is reset as a whole, which bounds its replays."""
 
 
 @dataclass
@@ -53,22 +56,20 @@ class ControlRollout:
         use_deterministic_kernels(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
-        self._env = VectorEnv(
-            [functools.partial(make_env, config.env, None, "train")] * self._num_envs,
-            num_workers=config.rollout.env_processes,
-            chunk_size=1,
-            supervision=Supervision.from_config(config.env),
+        self._env = control_env(
+            config.env, "train", self._num_envs, config.rollout.env_processes, Supervision.from_config(config.env)
         )
-        prototype = make_env(config.env, None, "train")
-        check_match(config.policy, prototype)
+        one = prototype(config.env, self._env)
+        check_match(config.policy, one)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
-        self._action_space = prototype.action_space
-        prototype.close()
+        self._action_space = one.action_space
+        one.close()
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
         self._running_returns = np.zeros(self._num_envs)  # discounted sums of the open episodes' rewards
         self._scales_rewards = return_scale_of(self.policy.model) is not None
         self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
+        self._iterations_per_batch = -(-BATCH_EPISODES * config.env.max_steps // self._num_steps)
         self._last_iteration: int | None = None  # the iteration that left the environments in their current states
         self.policy_version = -1
 
@@ -112,15 +113,17 @@ class ControlRollout:
         seeds = np.array([derive_seed(*draws, number) for number in ranks])
         if stored is not None:
             histories = self._env.histories()
-            stored.write(iteration, OpenEpisodes(histories, self._num_episodes, self._returns, self._running_returns))
+            counts = self._num_episodes, self._returns, self._running_returns, self._lengths
+            stored.write(iteration, OpenEpisodes(histories, *counts))
         self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
     def evaluate(self, episodes: Sequence[int], journal: Journal | None = None) -> Finished:
         """Play evaluation episodes with the policy's deterministic actions.
 
-        The episodes have environments of their own, so training episodes continue as if there were no evaluation. The
-        initial states are the same in every evaluation of a run, and are drawn by another name than those of training.
+        The episodes have environments of their own, or a batch of one lane. So training episodes continue as if there
+        were no evaluation. The initial states are the same in every evaluation of a run, and are drawn by another name
+        than those of training.
 
         Args:
             episodes: Numbers of the episodes, from 0.
@@ -131,35 +134,40 @@ class ControlRollout:
             piece = cast(Columns, table)
             finished.returns += piece["returns"].tolist()
             finished.lengths += piece["lengths"].tolist()
-        for episode in episodes[len(finished.returns) :]:
-            seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
-            rewards = self._evaluate_episode(seed)
-            finished.returns.append(float(np.sum(rewards)))
-            finished.lengths.append(len(rewards))
-            if journal is not None:
-                ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
-                journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
+        with closing(self._evaluation_envs(episodes[len(finished.returns) :])) as played:
+            for episode, env in played:
+                seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
+                rewards = self._evaluate_episode(env, seed)
+                finished.returns.append(float(np.sum(rewards)))
+                finished.lengths.append(len(rewards))
+                if journal is not None:
+                    ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
+                    journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
         return finished
 
-    def _evaluate_episode(self, seed: int) -> list[float]:
-        """Play one episode in an environment of its own; return its rewards."""
-        env = VectorEnv(
-            [functools.partial(make_env, self.config.env, None, "eval")],
-            num_workers=min(1, self.config.rollout.env_processes),
-            chunk_size=1,
-            supervision=self._env.supervision,
-        )
-        try:
-            state, rewards = env.reset([0], [seed])["state"], []
-            while True:
-                decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
-                step = env.step(self._executable(decision.actions))
-                state = step.observation["state"]
-                rewards.append(float(step.rewards[0, 0]))
-                if step.terminated[0] or step.truncated[0]:
-                    return rewards
-        finally:
-            env.close()
+    def _evaluation_envs(self, episodes: Sequence[int]) -> Generator[tuple[int, VectorEnv], None, None]:
+        """Yield each episode with the environment to play it in.
+
+        An episode has an environment of its own. A batch, which may take long to build, plays all of them.
+        """
+        config = self.config
+        per_env = 1 if config.env.vector is None else max(len(episodes), 1)
+        for first in range(0, len(episodes), per_env):
+            num_processes = min(1, config.rollout.env_processes)
+            with closing(control_env(config.env, "eval", 1, num_processes, self._env.supervision)) as env:
+                for episode in episodes[first : first + per_env]:
+                    yield episode, env
+
+    def _evaluate_episode(self, env: VectorEnv, seed: int) -> list[float]:
+        """Play one episode and return its rewards."""
+        state, rewards = env.reset([0], [seed])["state"], []
+        while True:
+            decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
+            step = env.step(self._executable(decision.actions))
+            state = step.observation["state"]
+            rewards.append(float(step.rewards[0, 0]))
+            if step.terminated[0] or step.truncated[0]:
+                return rewards
 
     def _new_record(self) -> "StepRecord":
         record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
@@ -192,19 +200,20 @@ class ControlRollout:
 
     def _restore(self, iteration: int, stored: OpenEpisodesFolder | None) -> None:
         """Bring the environments to their states at the end of an iteration; 0 is the start of the run."""
-        if iteration == self._last_iteration:
+        begins = iteration == 0 or (self._env.resets_itself and iteration % self._iterations_per_batch == 0)
+        if iteration == self._last_iteration and not begins:
             return
         self._env.abandon()
-        if iteration == 0:
+        if begins:
             self._num_episodes[:], self._returns[:], self._running_returns[:], self._lengths[:] = 0, 0.0, 0.0, 0
-            self._reset(np.arange(self._num_envs))
+            self._begin(iteration)
             return
         if stored is None:
             raise DamageError(f"iteration {iteration}: its open episodes were not stored, so it cannot be continued")
         episodes = stored.read(iteration)
         self._state = self._env.replay(episodes.histories)["state"].astype(np.float32)
         self._num_episodes, self._returns = episodes.num_episodes, episodes.returns
-        self._lengths = np.array([len(history.actions) for history in episodes.histories])
+        self._lengths = episodes.lengths
         if episodes.running_returns is not None:
             self._running_returns = episodes.running_returns
         elif self._scales_rewards:
@@ -212,14 +221,34 @@ class ControlRollout:
 
     def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
         self._returns += step.rewards[:, 0]
-        self._lengths += 1
+        self._lengths += step.num_steps
         finished.returns += self._returns[over].tolist()
         finished.lengths += self._lengths[over].tolist()
         self._returns[over], self._running_returns[over], self._lengths[over] = 0.0, 0.0, 0
 
+    def _begin(self, iteration: int) -> None:
+        """Start the first episodes of the run, or those of a batch that resets itself after so many iterations.
+
+        Such a batch has one seed.
+        """
+        everything = np.arange(self._num_envs)
+        if not self._env.resets_itself:
+            self._reset(everything)
+            return
+        seeds = LARGEST_ENV_SEED + 1 - self._num_envs  # Gymnasium's batches add the number of the lane
+        seed = derive_seed(self.config.seed, "batch", self.rank, iteration) % seeds
+        self._state[:] = self._env.reset(seeds=[seed] * self._num_envs)["state"]
+        self._num_episodes[:] = 1
+
     def _reset(self, envs: np.ndarray) -> None:
-        """Start the next episode of each environment, with a seed derived from the environment and the episode."""
-        if len(envs):
+        """Start the next episode of each environment, with a seed derived from the environment and the episode.
+
+        An episode that a batch begins by itself has no seed.
+        """
+        if len(envs) and self._env.resets_itself:
+            self._state[envs] = self._env.reset(envs.tolist())["state"]
+            self._num_episodes[envs] += 1
+        elif len(envs):
             numbers = (self.rank * self._num_envs + envs).tolist()
             episodes = self._num_episodes[envs].tolist()
             seeds = [
@@ -248,7 +277,10 @@ class StepRecord(Protocol):
     columns: Columns
 
     def add(self, t: int, states: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record step t: the states before it, ``[n, S]``, the decision and the answer of the environments."""
+        """Record step t: the states before it, ``[n, S]``, the decision and the answer of the environments.
+
+        An environment whose answer has ``num_steps`` 0 has only reset itself: there is nothing to record.
+        """
 
     def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
         """End the episodes of some environments, or the iteration, after step t with states ``[n, S]``."""
@@ -281,6 +313,7 @@ class _Record:
         self.columns["action_tokens"][:, t] = decision.tokens
         self.columns["log_probs"][:, t] = decision.log_probs
         self.columns["rewards"][:, t] = step.rewards
+        self._start[step.num_steps == 0] = t + 1
 
     def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
         """End a piece of each environment after step t, with states ``[n, S]``; skip environments without a step."""

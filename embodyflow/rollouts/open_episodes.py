@@ -23,12 +23,15 @@ class OpenEpisodes:
         num_episodes: Number of episodes of each environment so far, including the open one, int64 ``[n]``.
         returns: Sums of the open episodes' rewards, float64 ``[n]``.
         running_returns: Discounted sums of the same rewards, float64 ``[n]``; ``None`` in files of earlier versions.
+        lengths: Numbers of steps of the open episodes, int64 ``[n]``. The history of a batch that resets itself may
+            hold earlier episodes too.
     """
 
     histories: Sequence[EpisodeHistory]
     num_episodes: Array
     returns: Array
-    running_returns: Array | None = None
+    running_returns: Array | None
+    lengths: Array
 
 
 class OpenEpisodesFolder:
@@ -77,6 +80,7 @@ def _table(episodes: OpenEpisodes) -> Table:
         "actions": Ragged(np.concatenate(actions), np.array([len(each) for each in actions], np.int64)),
         "num_episodes": episodes.num_episodes,
         "returns": episodes.returns,
+        "lengths": episodes.lengths,
     }
 
 
@@ -87,4 +91,7 @@ def _episodes(table: Table) -> OpenEpisodes:
     assert running is None or isinstance(running, np.ndarray)
     seeds = np.asarray(table["seed"]).tolist()
     histories = [EpisodeHistory(seed, None, actions[row]) for row, seed in enumerate(seeds)]
-    return OpenEpisodes(histories, num_episodes, returns, running)
+    earlier = np.array([len(history.actions) for history in histories])  # files of earlier versions have no lengths
+    lengths = table.get("lengths", earlier)
+    assert isinstance(lengths, np.ndarray)
+    return OpenEpisodes(histories, num_episodes, returns, running, lengths)

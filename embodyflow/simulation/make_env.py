@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import difflib
-import importlib
 import math
 import re
 import traceback
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import load_env_creator
 
 from embodyflow.columns import COLUMNS, FINAL
 from embodyflow.config.robots.control import ControlConfig
@@ -22,8 +21,9 @@ from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
-from embodyflow.project import check_room, hides_room
+from embodyflow.simulation.batched.checks import batch_sizes, check_batch, find_unrestorable_batch
 from embodyflow.simulation.dataset_match import check_dataset
+from embodyflow.simulation.env_spec import env_spec
 from embodyflow.simulation.restorability import (
     PROBE_SEED,
     FirstStep,
@@ -36,7 +36,6 @@ from embodyflow.simulation.restorability import (
 )
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
-EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 SPLITS = ("train", "demo", "eval")
 MISSING_PACKAGE = (ImportError, gym.error.DependencyNotInstalled)
 """Errors of an environment or a wrapper whose optional package is not installed."""
@@ -110,6 +109,10 @@ def check_control(config: ControlConfig) -> None:
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
+    if config.env.vector is not None:
+        check_batch(config)
+        _require_restorable(config.env, {}, config.rollout.env_processes)
+        return
     instance = _build(config.env, first_task(config.env))
     check_match(config.policy, instance)
     _, first = _check_step(config.env, instance)
@@ -182,10 +185,12 @@ def _probe(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes
         firsts: First steps by task; those of missing tasks are played.
         num_processes: Number of environment processes to play in.
     """
-    spec = _env_spec(env.id)
+    spec = env_spec(env.id)
     about = env.model_dump(exclude={"step_timeout", "reset_timeout", "max_restarts", "allow_unrestorable"})
     key = f"{spec!r} {about!r} {num_processes > 0}"
-    if key not in _PROBED:
+    if key not in _PROBED and env.vector is not None:
+        _PROBED[key] = find_unrestorable_batch(env, num_processes)
+    elif key not in _PROBED:
         tasks: Sequence[str | None] = env.tasks or (None,)
         _PROBED[key] = find_unrestorable(
             env, {task: firsts.get(task) or _first_step(env, task) for task in tasks}, make_env, num_processes
@@ -251,6 +256,8 @@ def check_environment(env: EnvConfig) -> dict[str, int | list[int]]:
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
+    if env.vector is not None:
+        return batch_sizes(env)
     instance = _build(env, first_task(env))
     _check_step(env, instance)
     instance.close()
@@ -263,7 +270,9 @@ def declared_tasks(env_id: str) -> list[str]:
     Raises:
         ConfigError: There is no such environment.
     """
-    entry_point = _env_spec(env_id).entry_point
+    entry_point = env_spec(env_id).entry_point
+    if entry_point is None:  # an environment that exists as a batch only
+        return []
     tasks = getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", None)
     # A third-party class may have an attribute of this name with another meaning.
     names = tasks if isinstance(tasks, Sequence) and not isinstance(tasks, str) else ()
@@ -274,7 +283,7 @@ def _check_tasks(env: EnvConfig) -> None:
     """Check that the environment exists and has the tasks; an adapter takes any tasks."""
     known = declared_tasks(env.id)  # called first, because it raises for an unknown environment
     if env.adapter is not None:
-        _env_spec(ADAPTER_ID)
+        env_spec(ADAPTER_ID)
         return
     if not env.tasks:
         return
@@ -423,27 +432,3 @@ def _check_observation(env: EnvConfig, instance: gym.Env[Any, Any], observation:
                 f"env.id={env.id}: its observation {name!r} must be {dtype} {shape} as in its observation_space, is "
                 f"{found.dtype} {found.shape}"
             )
-
-
-def _env_spec(env_id: str) -> EnvSpec:
-    module, _, name = env_id.rpartition(":")
-    if module == "envs":
-        check_room(module)
-    try:
-        if module:
-            importlib.import_module(module)
-        return gym.spec(name)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install the package or correct the module's name") from error
-    except gym.error.Error as error:
-        if module == "envs" and isinstance(error, gym.error.NamespaceNotFound):
-            raise ConfigError(hides_room(module, name)) from error
-        raise ConfigError(
-            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are a registered id and module:id, such as {EXAMPLE_ENV_ID} or "
-            "gymnasium_robotics:FetchReach-v4"
-        ) from error
-    except Exception as error:  # a user's module may raise anything; it is reported in one line
-        raise ConfigError(
-            f"env.id={env_id}: cannot import module {module!r}: {type(error).__name__}: {error}"
-        ) from error

@@ -141,6 +141,8 @@ def refusal(env: EnvConfig, unrestorable: Mapping[str, str]) -> str:
 
 def remedy(line: str) -> str:
     """Return the advice for a task that is not restored, from its line by :func:`find_unrestorable`."""
+    if line.startswith("env.vector.resets"):
+        return "make reset(seed=[…], options={'reset_mask': …}) restore each lane, or set automatic"
     if line.startswith("env.adapter.wrappers"):
         return (
             "leave it out and normalize in the policy by policy.normalize_observations=true (rewards of a control job: "
@@ -172,12 +174,12 @@ def _differences(
         raise ConfigError(f"env.id={env.id}: goal 0 cannot be played: {str(error).splitlines()[0]}") from error
     found: dict[str | None, str] = {}
     for k, (task, first) in enumerate(firsts.items()):
-        difference = _difference(once[k], again[k], "after another episode")
-        difference = difference or _difference(first.moments, once[k], "in another instance")
-        if difference is None and first.statistics is not None:
-            difference = f"{first.statistics} updates its statistics over episodes"
-        if difference is not None:
-            found[task] = difference
+        line = difference(once[k], again[k], "after another episode")
+        line = line or difference(first.moments, once[k], "in another instance")
+        if line is None and first.statistics is not None:
+            line = f"{first.statistics} updates its statistics over episodes"
+        if line is not None:
+            found[task] = line
     return found
 
 
@@ -223,7 +225,7 @@ def _play(
     return played
 
 
-def _difference(one: Sequence[Moment], other: Sequence[Moment], where: str) -> str | None:
+def difference(one: Sequence[Moment], other: Sequence[Moment], where: str) -> str | None:
     """Return the first difference of two plays, up to the end of the shorter one; NaN equals NaN."""
     for t, (expected, found) in enumerate(zip(one, other, strict=False)):
         for name, value in expected.items():

@@ -132,7 +132,7 @@ class Supervision:
             self.quarantined += 1
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """A call of a method of :class:`EnvGroup`.
 
     Attributes:
@@ -145,14 +145,6 @@ class _Call(NamedTuple):
     method: str
     arguments: tuple[Any, ...]
     indices: Sequence[int] = ()
-
-    def parts(self) -> list["_Call"]:
-        """Return the call split into one call per environment."""
-        columns = zip(*self.arguments, strict=True)
-        return [
-            _Call(self.method, tuple([entry] for entry in entries), [index])
-            for index, entries in zip(self.indices, columns, strict=True)
-        ]
 
     def __str__(self) -> str:
         return f"{self.method} of environments {list(self.indices)}" if self.indices else self.method
@@ -168,17 +160,17 @@ class SupervisedShard:
     """
 
     def __init__(self, start: Callable[[], Shard], indices: Sequence[int], supervision: Supervision) -> None:
-        self._start, self.indices, self._supervision = start, indices, supervision
+        self._start, self.indices, self.supervision = start, indices, supervision
         self._shard = start()
-        self._preparations: list[_Call] = []
-        self._recorder: EpisodeRecorder
-        self._buffers: Buffers
-        self._calls: deque[_Call] = deque()
+        self._preparations: list[Call] = []
+        self.recorder: EpisodeRecorder
+        self.buffers: Buffers
+        self._calls: deque[Call] = deque()
         self._fault: InfrastructureError | None = None  # the reason why the shard must be restarted
 
     def prepare(self, method: str, *arguments: Any) -> None:
         """Start a call of setup, which each restart repeats before other calls."""
-        self._preparations.append(_Call(method, arguments))
+        self._preparations.append(Call(method, arguments))
         self._shard.submit(method, *arguments)
 
     def wait_prepared(self) -> Any:
@@ -190,7 +182,7 @@ class SupervisedShard:
             ConfigError: The process exceeds its memory at once.
         """
         try:
-            answer = self._shard.result(self._timeout(self._preparations[-1]))
+            answer = self._shard.result(self.timeout(self._preparations[-1]))
         except EnvMemoryError as excess:
             raise self._memory_mistake(excess) from excess
         self._require_memory()
@@ -198,11 +190,11 @@ class SupervisedShard:
 
     def use(self, recorder: EpisodeRecorder, buffers: Buffers) -> None:
         """Set the recorder that replays read episodes from, and the buffers for their actions."""
-        self._recorder, self._buffers = recorder, buffers
+        self.recorder, self.buffers = recorder, buffers
 
     def submit(self, method: str, indices: Sequence[int], *columns: Sequence[Any]) -> None:
         """Start a call."""
-        call = _Call(method, (indices, *columns), indices)
+        call = Call(method, (indices, *columns), indices)
         self._calls.append(call)
         self._limit_memory()
         if self._fault is None:
@@ -250,16 +242,16 @@ class SupervisedShard:
         Calls in flight are repeated after the restart, as after a death.
         """
         if self._fault is None and (excess := self._shard.excess()) is not None and self._can_replay():
-            self._supervision.record_leak(excess)
+            self.supervision.record_leak(excess)
             self._fault = excess
 
     def _can_replay(self) -> bool:
         """Return True if a replay would restore every open episode and every one that is about to begin."""
-        recorder = self._recorder
+        recorder = self.recorder
         began = [index for index in self.indices if recorder.open[index]]
         begins = [index for call in self._calls if call.method == "reset" for index in call.indices]
         seeded = all(recorder.is_seeded(index) for index in (*began, *begins))
-        return seeded and (self._supervision.restores_episodes or not began)
+        return seeded and (self.supervision.restores_episodes or not began)
 
     def _require_memory(self) -> None:
         """Raise ConfigError if the shard exceeds its memory although it has just started: it would do so again."""
@@ -268,18 +260,18 @@ class SupervisedShard:
 
     def _memory_mistake(self, excess: EnvMemoryError) -> ConfigError:
         return ConfigError(
-            f"env.max_memory_gb={self._supervision.max_memory_gb:g}: must be more than what {len(self.indices)} "
+            f"env.max_memory_gb={self.supervision.max_memory_gb:g}: must be more than what {len(self.indices)} "
             f"environments need right after a start and the replay of their episodes; {excess}; raise it, or lower "
             "rollout.envs_per_worker, or raise rollout.env_processes"
         )
 
-    def _wait_for(self, call: _Call) -> bool:
+    def _wait_for(self, call: Call) -> bool:
         """Wait for the answer to a call and return True, or record a fault and return False."""
         try:
-            self._shard.result(self._timeout(call))
+            self._shard.result(self.timeout(call))
         except (EnvProcessDiedError, EnvTimeoutError, EnvMemoryError, EnvNotFiniteError) as fault:
             self._fault = fault
-            self._supervision.record_fault(fault, str(call))
+            self.supervision.record_fault(fault, str(call))
             return False
         except EnvError:
             raise
@@ -288,12 +280,7 @@ class SupervisedShard:
             raise
         return True
 
-    def _timeout(self, call: _Call) -> float:
-        limits = self._supervision
-        each = limits.step_timeout if call.method == "step" else limits.reset_timeout
-        return each * len(call.indices or self.indices)
-
-    def _retry(self, call: _Call, failed: _Call | None) -> None:
+    def _retry(self, call: Call, failed: Call | None) -> None:
         """Restart the shard and replay until the call succeeds or a limit of faults is reached."""
         faults: Counter[int | None] = Counter()
         while True:
@@ -303,7 +290,7 @@ class SupervisedShard:
             if failed is None:
                 return
 
-    def _restart(self, call: _Call) -> _Call | None:
+    def _restart(self, call: Call) -> Call | None:
         """Restart the shard, replay its episodes and repeat the call; return the part that failed, if any."""
         self._require_seeds(call)
         self._shard.kill()
@@ -318,51 +305,74 @@ class SupervisedShard:
                 self._require_memory()
         except EnvError as error:  # this episode cannot be replayed; others may not have been replayed yet
             if error.index is not None:
-                self._recorder.open[error.index] = False
+                self.recorder.open[error.index] = False
             self._fault = InfrastructureError(str(error))
             raise
         self._fault = None
         return None
 
-    def _replay(self, call: _Call) -> Iterator[_Call]:
-        """Yield the calls that restore a new shard, then the call itself.
-
-        Each of them is for a single environment, so that a further fault names its culprit.
-        """
-        recorder, buffers = self._recorder, self._buffers
+    def _replay(self, call: Call) -> Iterator[Call]:
+        """Yield the calls that restore a new shard, then the call itself."""
+        recorder, buffers = self.recorder, self.buffers
         yield from self._preparations
-        for index in np.flatnonzero(recorder.open).tolist():
-            if index in self.indices:
-                history = recorder.history(index)
-                yield _Call("reset", ([index], [history.seed], [history.options]), [index])
-                for chunk in recorder.chunks(index):
-                    buffers.actions[index] = chunk
-                    yield _Call("step", ([index],), [index])
-                    if buffers.terminated[index] or buffers.truncated[index]:
-                        raise EnvError(index, REPLAY_ENDED_EARLY)
+        yield from self.restoring_calls()
         for in_flight in (call, *self._calls):
             if in_flight.method == "step":
                 for index in in_flight.indices:
                     buffers.actions[index] = recorder.staged(index)
-        yield from call.parts()
+        yield from self.parts(call)
 
-    def _require_seeds(self, call: _Call) -> None:
+    def restoring_calls(self) -> Iterator[Call]:
+        """Yield the calls that replay the open episodes.
+
+        Each of them is for a single environment, so that a further fault names its culprit.
+        """
+        recorder, buffers = self.recorder, self.buffers
+        for index in np.flatnonzero(recorder.open).tolist():
+            if index in self.indices:
+                history = recorder.history(index)
+                yield Call("reset", ([index], [history.seed], [history.options]), [index])
+                for chunk in recorder.chunks(index):
+                    buffers.actions[index] = chunk
+                    yield Call("step", ([index],), [index])
+                    if buffers.terminated[index] or buffers.truncated[index]:
+                        raise EnvError(index, REPLAY_ENDED_EARLY)
+
+    def parts(self, call: Call) -> Sequence[Call]:
+        """Return a call as the calls by which it is repeated: one per environment."""
+        columns = zip(*call.arguments, strict=True)
+        return [
+            Call(call.method, tuple([entry] for entry in entries), [index])
+            for index, entries in zip(call.indices, columns, strict=True)
+        ]
+
+    def timeout(self, call: Call) -> float:
+        """Return the seconds that a call may take."""
+        limits = self.supervision
+        each = limits.step_timeout if call.method == "step" else limits.reset_timeout
+        return each * len(call.indices or self.indices)
+
+    def suspects(self, failed: Call) -> Sequence[int | None]:
+        """Return the environments that a failed call is for; ``None`` stands for their process."""
+        return failed.indices or [None]
+
+    def _require_seeds(self, call: Call) -> None:
         """Raise if an episode without a seed is lost; the other episodes can still be replayed."""
-        recorder = self._recorder
+        recorder = self.recorder
         lost = [index for index in self.indices if recorder.open[index] and not recorder.is_seeded(index)]
         recorder.open[lost] = False
         if lost or (call.method == "step" and not recorder.open[call.indices].all()):
             names = ", ".join(recorder.describe(index) for index in lost or call.indices)
             raise EpisodesLostError(f"{self._fault}; episodes reset without a seed are lost with it: {names}")
 
-    def _count_fault(self, failed: _Call, faults: Counter[int | None]) -> None:
+    def _count_fault(self, failed: Call, faults: Counter[int | None]) -> None:
         """Count the fault of an environment if only one can be the culprit; back off before the next attempt.
 
         Raises:
             EnvError, EnvQuarantinedError, InfrastructureError: The environment has reached its limit of faults.
         """
         fault = self._fault
-        suspects: Sequence[int | None] = failed.indices or [None]
+        suspects = self.suspects(failed)
         if isinstance(fault, EnvNotFiniteError):
             suspects = [fault.index]
         if len(suspects) == 1:
@@ -376,11 +386,11 @@ class SupervisedShard:
             raise InfrastructureError(f"environments cannot be restarted: {fault}") from fault
         if culprit is None:
             return
-        name = self._recorder.describe(culprit)
+        name = self.recorder.describe(culprit)
         if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
             raise EnvError(culprit, f"{name}: {fault}, also in a new process")
         if num_faults == MAX_FAULTS:
-            self._supervision.record_quarantine()
+            self.supervision.record_quarantine()
             details = (
                 f"{name}: killed, hung or overfilled its process {MAX_FAULTS} times in a row; the last time {fault}"
             )

@@ -51,7 +51,8 @@ class ChunkStep:
         rewards: Reward of each executed action, float32 ``[n, C]``; 0 for actions after the end.
         terminated: Flags of termination, bool ``[n]``.
         truncated: Flags of truncation, bool ``[n]``.
-        num_steps: Number of executed actions, int64 ``[n]``, 1 to C.
+        num_steps: Number of executed actions, int64 ``[n]``, 1 to C. It is 0 for a lane of a batch that used the call
+            to reset itself (:mod:`embodyflow.simulation.batched`); such a call is no transition.
         infos: Values of the caller's ``info_keys`` after each action, float64 ``[n, C]``; 0 for actions after the end.
     """
 
@@ -93,10 +94,17 @@ class VectorEnv:
         names: Names of the environments for errors, shown beside their indices.
         supervision: Fault limits and counters, which several vector environments may share.
 
+    Attributes:
+        resets_itself: True if automatic resets begin episodes, which then have no seeds of their own.
+        skips_resets: True if such a reset takes a step that is no transition, with ``num_steps`` 0.
+
     Raises:
         ConfigError: A size is out of range, environments have different shapes, or a space is not an array.
         EnvError: An ``env_fn`` raised.
     """
+
+    resets_itself: bool = False
+    skips_resets: bool = False
 
     def __init__(
         self,
@@ -115,20 +123,42 @@ class VectorEnv:
             raise ConfigError(f"chunk_size: must be at least 1, is {chunk_size}")
         if not 0 <= num_workers <= len(env_fns):
             raise ConfigError(f"num_workers: must be in 0..{len(env_fns)} (num_envs), is {num_workers}")
-        self.num_envs = len(env_fns)
+        self._open(
+            len(env_fns),
+            chunk_size,
+            functools.partial(self._start, num_workers, num_workers - caller_steps),
+            functools.partial(self._build, env_fns),
+            tuple(info_keys),
+            [""] * len(env_fns) if names is None else names,
+            supervision,
+        )
+        self._has_processes = num_workers > caller_steps
+
+    def _open(
+        self,
+        num_envs: int,
+        chunk_size: int,
+        start: Callable[[], object],
+        build: Callable[[], tuple[gym.Space[Any], gym.Space[Any]]],
+        info_keys: tuple[str, ...],
+        names: Sequence[str],
+        supervision: Supervision | None,
+    ) -> None:
+        """Start the shards by ``start``, then build the environments by ``build``, which returns a lane's spaces."""
+        self.num_envs = num_envs
         self.chunk_size = chunk_size
         self.supervision = supervision or Supervision()
         self._shards: list[SupervisedShard] = []
         self._pending: deque[_Pending] = deque()
-        self._has_processes = num_workers > caller_steps
+        self._has_processes = False
         self._in_flight = np.zeros(self.num_envs, np.bool_)
         self._memory = os.memfd_create("embodyflow-vector-env")
         try:
-            self._start(num_workers, num_workers - caller_steps)
+            start()
             self._record()
-            self.observation_space, self.action_space = self._build(env_fns)
-            self._buffers = self._share(tuple(info_keys))
-            self._recorder = self._start_recording([""] * self.num_envs if names is None else names)
+            self.observation_space, self.action_space = build()
+            self._buffers = self._share(info_keys)
+            self._recorder = self._start_recording(names)
         except BaseException:
             self.close()
             raise
@@ -281,6 +311,10 @@ class VectorEnv:
                 raise ValueError(
                     f"histories: {len(each.actions)} actions must be a multiple of chunk_size={self.chunk_size}"
                 )
+        self._replay(histories, rows)
+        return self._observation(rows)
+
+    def _replay(self, histories: Sequence[EpisodeHistory], rows: Array) -> None:
         self.reset(rows.tolist(), [each.seed for each in histories], [each.options for each in histories])
         num_chunks = np.array([len(each.actions) // self.chunk_size for each in histories])
         for t in range(0, max(num_chunks, default=0)):
@@ -289,7 +323,6 @@ class VectorEnv:
             step = self.step(np.stack([histories[k].actions[first:last] for k in chosen]), rows[chosen].tolist())
             for row in rows[chosen][step.terminated | step.truncated].tolist():
                 raise EnvError(row, REPLAY_ENDED_EARLY)
-        return self._observation(rows)
 
     def step(self, actions: npt.ArrayLike, indices: Sequence[int] | None = None) -> ChunkStep:
         """Execute one action chunk in each of n environments: call :meth:`step_async`, then :meth:`step_wait`."""
@@ -342,8 +375,12 @@ class VectorEnv:
             num_steps=buffers.num_steps[rows],
             infos={key: column[rows] for key, column in buffers.infos.items()},
         )
-        self._recorder.commit(rows, ~(step.terminated | step.truncated))
+        self._recorder.commit(rows, self._goes_on(step))
         return step
+
+    def _goes_on(self, step: ChunkStep) -> npt.NDArray[np.bool_]:
+        """Return the flags of environments that may step again without a reset, bool ``[n]``."""
+        return ~(step.terminated | step.truncated)
 
     def abandon(self) -> None:
         """Abandon all episodes and calls in flight, for example after an exception; reset the environments next."""

@@ -74,10 +74,11 @@ class LocalShard:
 
     Args:
         output: Limit of what the environments print.
+        kind: Class of the environments' group.
     """
 
-    def __init__(self, output: OutputLimit) -> None:
-        self._group, self._output = EnvGroup(), output
+    def __init__(self, output: OutputLimit, kind: type[EnvGroup] = EnvGroup) -> None:
+        self._group, self._output = kind(), output
         self._answers: deque[Any] = deque()
 
     def submit(self, method: str, *arguments: Any) -> None:
@@ -119,9 +120,17 @@ class ProcessShard:
         busy_waits: True if the process and the caller poll for a moment before sleeping until the next message.
         max_bytes: Memory that the process and its children may use; None means no limit.
         output: Limit of what the environments print.
+        kind: Class of the environments' group; its module's ``main`` runs it.
     """
 
-    def __init__(self, rank: int, busy_waits: bool, max_bytes: float | None, output: OutputLimit) -> None:
+    def __init__(
+        self,
+        rank: int,
+        busy_waits: bool,
+        max_bytes: float | None,
+        output: OutputLimit,
+        kind: type[EnvGroup] = EnvGroup,
+    ) -> None:
         self._rank, self._busy_waits, self._max_bytes = rank, busy_waits, max_bytes
         self._next_measurement = 0.0
         self._output = OutputPipe(output)
@@ -129,7 +138,7 @@ class ProcessShard:
         self._lifeline, theirs = os.pipe()  # the process lives while this end is open
         try:
             self._process, self._connection = start_child(
-                EnvGroup.__module__,
+                kind.__module__,
                 descriptors=[theirs, self._stacks],
                 numbers=[int(busy_waits)],
                 output=self._output.theirs,

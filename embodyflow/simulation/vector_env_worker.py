@@ -159,7 +159,7 @@ class EnvGroup:
         """Build environments from a cloudpickled ``{index: env_fn}``; return their (observation, action) spaces."""
         env_fns: Mapping[int, EnvFn] = cloudpickle.loads(pickled_env_fns)
         for index, env_fn in env_fns.items():
-            with _raise_env_error(index):
+            with raise_env_error(index):
                 self._envs[index] = env_fn()
         for env in self._envs.values():
             if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is used
@@ -180,7 +180,7 @@ class EnvGroup:
     ) -> None:
         """Reset the environments ``indices`` and write their first observations."""
         for index, seed, option in zip(indices, seeds, options, strict=True):
-            with _raise_env_error(index):
+            with raise_env_error(index):
                 observation, info = self._envs[index].reset(seed=seed, options=option)
                 self._buffers.solved[index] = _is_solved(info)
                 self._write_observation(index, observation)
@@ -257,7 +257,7 @@ class EnvGroup:
     def close(self) -> None:
         """Close every environment."""
         for index, env in self._envs.items():
-            with _raise_env_error(index):
+            with raise_env_error(index):
                 env.close()
         self._envs = {}
 
@@ -275,8 +275,8 @@ def _info_value(info: Mapping[str, Any], key: str) -> Any:
 
 
 @contextlib.contextmanager
-def _raise_env_error(index: int) -> Iterator[None]:
-    """Raise :class:`EnvError` with the environment's index in place of any exception."""
+def raise_env_error(index: int | None) -> Iterator[None]:
+    """Raise :class:`EnvError` with the environment's index in place of any exception; None means all of them."""
     try:
         yield
     except Exception as error:
@@ -284,9 +284,15 @@ def _raise_env_error(index: int) -> Iterator[None]:
 
 
 def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:
+    """Run a process of environments; see :func:`serve`."""
+    serve(EnvGroup(), descriptor, parent_pid, lifeline, stacks, busy_waits)
+
+
+def serve(group: EnvGroup, descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:
     """Run an environment process: execute incoming messages until ``close`` or until the caller ends.
 
     Args:
+        group: Environments of the process.
         descriptor: File descriptor of the socket.
         parent_pid: Process id of the caller.
         lifeline: File descriptor of a pipe whose other end only the caller holds.
@@ -296,7 +302,7 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_wait
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes this process
     faulthandler.register(signal.SIGUSR1, file=stacks)
     _end_with_parent(lifeline, parent_pid)
-    group, connection, method = EnvGroup(), Connection(descriptor), ""
+    connection, method = Connection(descriptor), ""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller has ended

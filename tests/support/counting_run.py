@@ -91,7 +91,7 @@ class Ranks:
     def _step_environments(self, kept: OpenEpisodesFolder, index: int) -> None:
         num_steps = len(kept.read(index - 1).histories[0].actions) if index > 1 else 0
         history = EpisodeHistory(index, None, np.arange(num_steps + 2.0))
-        kept.write(index, OpenEpisodes([history], np.ones(1, np.int64), np.zeros(1)))
+        kept.write(index, OpenEpisodes([history], np.ones(1, np.int64), np.zeros(1), None, np.array([num_steps + 2])))
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
         read_rows(Path(str(work.stage)) / "0.rows", kept.digests[0])

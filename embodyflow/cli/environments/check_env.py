@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from embodyflow.cli.environments.batch_checks import BATCH_CHECKS
 from embodyflow.cli.environments.env_checks import CHECKS, Check, Finding, Subject
 from embodyflow.config.composition.compose import compose_environment, validate_environment
 from embodyflow.config.composition.keys import known_keys
@@ -35,7 +36,8 @@ def show(env_id: str | None, words: Sequence[str]) -> int:
     warnings.simplefilter("ignore")  # those of Gymnasium at every step; _gymnasium reports those of its checker
     subject = Subject(configuration(env_id, words))
     failed = False
-    for name, check in CHECKS.items():
+    checks = CHECKS if subject.config.vector is None else BATCH_CHECKS
+    for name, check in checks.items():
         finding = _run(check, subject)
         failed |= finding.verdict == "FAIL"
         advice = f"  → {finding.advice}" if finding.advice else ""

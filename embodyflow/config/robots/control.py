@@ -6,7 +6,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
+from embodyflow.config.robots.environment import (
+    EnvConfig,
+    SteppingConfig,
+    check_batch_processes,
+    check_memory_limit,
+    unrestorable_tasks,
+)
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
@@ -65,8 +71,9 @@ class ControlConfig(RunConfig):
     off_policy: LearnerConfig | None = None
 
     @model_validator(mode="after")
-    def _check_memory_limit(self) -> "ControlConfig":
+    def _check_env_processes(self) -> "ControlConfig":
         check_memory_limit(self.env, self.rollout.env_processes)
+        check_batch_processes(self.env, self.rollout.env_processes)
         return self
 
     @model_validator(mode="after")

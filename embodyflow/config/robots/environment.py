@@ -66,6 +66,31 @@ class AdapterConfig(Config):
         return {**chosen, "instruction": self.instructions.get(task)}
 
 
+class VectorConfig(Config):
+    """A natively batched environment, made by ``gymnasium.make_vec``, in place of single environments.
+
+    Attributes:
+        mode: ``entry_point`` builds the batch by the registration's ``vector_entry_point``; ``sync`` builds Gymnasium's
+            ``SyncVectorEnv``, which steps single environments one after the other.
+        resets: ``seeded`` begins each episode by ``reset(seed=[...], options={"reset_mask": mask})``, with seeds as of
+            single environments. ``automatic`` lets the batch reset its lanes itself, for batches that do not know the
+            mask or seeds by lane; the batch is then reset as a whole from time to time.
+        autoreset: Autoreset mode of ``mode=sync``; ``null`` is Gymnasium's, which is ``NextStep``.
+    """
+
+    mode: Literal["entry_point", "sync"]
+    resets: Literal["seeded", "automatic"] = "seeded"
+    autoreset: Literal["NextStep", "SameStep", "Disabled"] | None = None
+
+    @model_validator(mode="after")
+    def _check_autoreset(self) -> "VectorConfig":
+        if self.autoreset is not None and self.mode != "sync":
+            raise ValueError(f"autoreset={self.autoreset}: allowed is null with mode={self.mode}, which has its own")
+        if self.autoreset == "Disabled" and self.resets == "automatic":
+            raise ValueError("autoreset=Disabled: allowed is resets=seeded, or NextStep or SameStep")
+        return self
+
+
 class EnvConfig(Config):
     """The environment, made by its Gymnasium id.
 
@@ -78,7 +103,10 @@ class EnvConfig(Config):
         reset_options: Options that every ``reset(options=...)`` receives, besides the goal. They are part of what
             restores an episode.
         adapter: Adapter that adds instructions, initial states and success; ``null`` if the environment defines them.
-        step_timeout: Seconds that an environment in its own process may take for an action chunk.
+        vector: A natively batched environment that holds all environments of a rollout worker; ``null`` makes single
+            ones. Control jobs only.
+        step_timeout: Seconds that an environment in its own process may take for an action chunk, or a batch for a
+            step.
         reset_timeout: Seconds that an environment in its own process may take to be built or reset.
         max_restarts: Restarts of environment processes per rollout worker before the run fails.
         max_memory_gb: GB (10⁹ bytes) of memory at which an environment process is restarted, which undoes a leak; its
@@ -93,6 +121,7 @@ class EnvConfig(Config):
     max_steps: PositiveInt
     reset_options: dict[str, Any] = Field(default_factory=dict)
     adapter: AdapterConfig | None = None
+    vector: VectorConfig | None = None
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
     max_restarts: PositiveInt = 100
@@ -103,6 +132,16 @@ class EnvConfig(Config):
     def _check_reset_options(self) -> "EnvConfig":
         if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
             raise ValueError("reset_options.goal: the run chooses it; allowed are other options")
+        return self
+
+    @model_validator(mode="after")
+    def _check_vector(self) -> "EnvConfig":
+        if self.vector is None:
+            return self
+        if self.tasks:
+            raise ValueError("vector: allowed is null with tasks, because embodied jobs step single environments only")
+        if self.adapter is not None:
+            raise ValueError("vector: allowed is null with adapter, which adapts single environments only")
         return self
 
     @model_validator(mode="after")
@@ -150,6 +189,23 @@ def check_memory_limit(env: EnvConfig, num_processes: int) -> None:
         raise ValueError(
             f"env.max_memory_gb={env.max_memory_gb:g}: needs rollout.env_processes of 1 or more; allowed is null with "
             "rollout.env_processes=0, where a restart would end the worker with its environments"
+        )
+
+
+def check_batch_processes(env: EnvConfig, num_processes: int) -> None:
+    """Check that a batch is not split among processes.
+
+    Args:
+        env: Environments.
+        num_processes: Value of ``rollout.env_processes``.
+
+    Raises:
+        ValueError: There are several processes.
+    """
+    if env.vector is not None and num_processes > 1:
+        raise ValueError(
+            f"rollout.env_processes={num_processes}: allowed are 0 and 1 with env.vector, because one process holds "
+            "the batch of a rollout worker"
         )
 
 

@@ -292,3 +292,14 @@ def test_a_task_that_is_not_restored_names_what_to_change(name: str, wrappers: l
     values = {"id": f"unrestorable_envs:{name}-v0", "tasks": ["go"], "max_steps": 50, "adapter": adapter}
     finding = CHECKS["restore by seed"](Subject(EnvConfig.model_validate(values)))
     assert finding.verdict == "FAIL" and finding.details.startswith(f"go: {key}: ") and finding.advice
+
+
+def test_a_batch_has_checks_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["max_steps=20", "vector.mode=entry_point"]
+    assert show("point_masses:tests/PointsOnly-v0", words) == 0
+    verdicts = {line[6:24].strip(): line[:5].strip() for line in capsys.readouterr().out.splitlines()}
+    assert verdicts == {"spaces": "ok", "resets": "ok", "restore by seed": "ok", "speed": "ok"}
+    assert show("CartPole-v1", [*words, "vector.resets=automatic"]) == 0
+    assert "from one seed; the step after an end is no transition\n" in capsys.readouterr().out
+    assert show("odd_batches:OneSeed-v0", words) == 1
+    assert "FAIL  restore by seed    env.vector.resets=seeded: in a lane that is reset alone" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 from embodyflow.config.composition.compose import compose_config
+from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.rollouts.control_rollout import ControlRollout
@@ -191,3 +192,18 @@ def test_a_user_defined_environment_is_stepped_before_the_run():
     own = [f"env.id={__name__}:tests/WideBounds-v0", "policy.state_dim=2", "policy.action_dim=2"]
     with pytest.raises(ConfigError, match=r"its observation 'state' must be float64 \(2,\) .*, is float64 \(3,\)"):
         compose_config([*WORDS, *own])
+
+
+def test_open_episodes_of_an_earlier_version_have_no_lengths(config, played, tmp_path):
+    engine = fresh(config)
+    engine.collect(1, (0, 1, "rollout"), tmp_path)
+    engine.close()
+    path = tmp_path / "iteration-000001.0.rows"
+    [table] = Journal(path).read()
+    assert np.asarray(table["lengths"]).tolist() == [10, 10]
+    path.unlink()
+    Journal(path).append({name: column for name, column in table.items() if name != "lengths"})
+    other = fresh(config)
+    rows, ended = other.collect(2, (0, 2, "rollout"), tmp_path)
+    other.close()
+    assert digest_of(rows) == digest_of(played[1][0]) and ended == played[1][1]

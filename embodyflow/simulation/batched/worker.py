@@ -1,0 +1,221 @@
+"""The stepping side of a batch: one ``gymnasium.vector.VectorEnv`` with all lanes of a rollout worker.
+
+A lane is one of the environments that the batch steps together. :class:`BatchGroup` answers the calls of
+:class:`~embodyflow.simulation.vector_env_worker.EnvGroup`, in the calling process or in one that runs :func:`main`.
+"""
+
+import contextlib
+import copy
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from embodyflow.policies.observations import entries_of
+from embodyflow.simulation.vector_env_worker import Array, EnvError, EnvGroup, raise_env_error, serve
+
+Batch = gym.vector.VectorEnv[Any, Any, Any]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """A batch to build.
+
+    Attributes:
+        make: Function from a number of lanes to the batch.
+        seeded: True if an episode begins by a reset with a seed, False if it begins by the batch's automatic reset.
+        max_steps: Steps after which every episode must have ended.
+        reset_options: Options that every reset receives.
+    """
+
+    make: Callable[[int], Batch]
+    seeded: bool
+    max_steps: int
+    reset_options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What a batch says of itself.
+
+    Attributes:
+        num_lanes: Its number of lanes.
+        autoreset: ``metadata["autoreset_mode"]``; ``None`` if it is missing.
+        observation_space: Space of a lane's observation.
+        action_space: Space of a lane's action.
+    """
+
+    num_lanes: int
+    autoreset: Any
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+
+class BatchGroup(EnvGroup):
+    """One batch. A call is for all of its lanes, whichever the caller names.
+
+    A step executes in the lanes that the caller does not name an action of one that it names. They must be reset before
+    their next use.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = contextlib.ExitStack()
+        self._batch: Batch
+        self._source: BatchSource
+        self._mode: AutoresetMode
+        self._over: Flags  # lanes whose last step ended an episode
+        self._lengths: npt.NDArray[np.int64]  # steps of each lane's episode
+        self._observation: Mapping[str, Array] = {}  # of all lanes after the last call; empty before the first
+
+    def build_batch(self, pickled_source: bytes, num_lanes: int) -> BatchFacts:
+        """Build a cloudpickled :class:`BatchSource` with so many lanes; return what the batch says of itself."""
+        self._source = cloudpickle.loads(pickled_source)
+        with raise_env_error(None):
+            self._batch = self._source.make(num_lanes)
+            self._open.callback(self._batch.close)
+            mode = self._batch.metadata.get("autoreset_mode")
+            spaces = self._batch.single_observation_space, self._batch.single_action_space
+            facts = BatchFacts(self._batch.num_envs, mode, *spaces)
+        self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode.DISABLED  # the caller refuses others
+        self._over, self._lengths = np.zeros(num_lanes, np.bool_), np.zeros(num_lanes, np.int64)
+        return facts
+
+    def reset(
+        self, indices: Sequence[int], seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]
+    ) -> None:
+        """Begin episodes in some lanes and write their first observations.
+
+        Without seeds the batch has reset the lanes itself, and this writes what it observed then. In the mode NextStep
+        it does so at its next step only; the observation stays that of the end.
+        """
+        del options  # a batch has the same for all lanes
+        if seeds[0] is not None:
+            with raise_env_error(None):
+                self._reset(indices, [0 if seed is None else seed for seed in seeds])
+        self._write(indices, self._observation)
+        self._require_finite_observation(indices)
+
+    def _reset(self, indices: Sequence[int], seeds: Sequence[int]) -> None:
+        chosen, options = list(indices), copy.deepcopy(dict(self._source.reset_options))
+        seed: int | list[int] = seeds[0]
+        if self._source.seeded:
+            by_lane = np.zeros(len(self._over), np.int64)
+            by_lane[chosen] = seeds
+            seed = by_lane.tolist()
+            if self._observation and len(chosen) < len(by_lane):  # the first reset is one of all lanes
+                options["reset_mask"] = self._mask(chosen)
+        observation, _ = self._batch.reset(seed=seed, options=options or None)  # type: ignore[arg-type] # a list too
+        self._observation = self._arrays(observation)
+        self._over[chosen], self._lengths[chosen] = False, 0
+
+    def step(self, indices: Sequence[int]) -> None:
+        """Execute one action in every lane and write the results of ``indices``."""
+        try:
+            self._step(list(indices))
+        except Exception as error:
+            raise EnvError(None, traceback.format_exc()) from error
+        self._require_finite(indices, "a reward", self._buffers.rewards)
+        self._require_finite_observation(indices)
+
+    def _step(self, chosen: list[int]) -> None:
+        others = ~self._mask(chosen)
+        actions = self._buffers.actions[:, 0].copy()
+        actions[others] = actions[chosen[0]]
+        if self._mode is AutoresetMode.DISABLED and (stopped := np.flatnonzero(others & self._over)).size:
+            self._reset(stopped.tolist(), [0] * stopped.size)
+        idle = self._over & (self._mode is AutoresetMode.NEXT_STEP)  # this step only resets these lanes
+        observation, *answers, infos = self._batch.step(actions)
+        rewards, terminated, truncated = (self._one_per_lane(answer) for answer in answers)
+        self._observation = self._arrays(observation)
+        self._over = (terminated | truncated).astype(np.bool_)
+        self._count(chosen, idle)
+        buffers = self._buffers
+        self._write(chosen, self._ends(infos))
+        buffers.rewards[chosen, 0] = np.where(idle, 0, rewards)[chosen]
+        buffers.terminated[chosen], buffers.truncated[chosen] = terminated[chosen], truncated[chosen]
+        buffers.num_steps[chosen] = ~idle[chosen]
+
+    def _count(self, chosen: list[int], idle: Flags) -> None:
+        """Count the steps of each lane's episode.
+
+        Raises:
+            ValueError: An episode is longer than ``max_steps``.
+        """
+        self._lengths = np.where(idle, 0, self._lengths + 1)
+        too_long = np.flatnonzero(self._mask(chosen) & ~self._over & (self._lengths >= self._source.max_steps))
+        if too_long.size:
+            raise ValueError(
+                f"env.max_steps={self._source.max_steps}: the episode of lane {too_long[0]} goes on after as many "
+                "steps; a batch must truncate its episodes itself"
+            )
+        self._lengths[self._over] = 0
+
+    def _ends(self, infos: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Return the observations after the step: of lanes whose episode ended those of its end."""
+        if self._mode is not AutoresetMode.SAME_STEP or not self._over.any():
+            return self._observation
+        if "final_obs" not in infos:
+            raise ValueError("autoreset_mode=SameStep: the infos of the step must have 'final_obs' if an episode ended")
+        ends = {name: column.copy() for name, column in self._observation.items()}
+        for lane in np.flatnonzero(self._over).tolist():
+            for name, value in _entries_of_lane(infos["final_obs"], lane).items():
+                ends[name][lane] = value
+        return ends
+
+    def _arrays(self, observation: Any) -> Mapping[str, Array]:
+        """Return the observations of all lanes by name.
+
+        Raises:
+            ValueError: An observation has another shape or kind of numbers than its space.
+        """
+        entries, arrays = entries_of(observation), {}
+        for name, rows in self._buffers.observation.items():
+            found = np.asarray(entries[name])
+            if found.shape != rows.shape or not np.can_cast(found.dtype, rows.dtype, "same_kind"):
+                raise ValueError(
+                    f"its observation {name!r} must be {rows.dtype} {rows.shape} as in its observation_space, is "
+                    f"{found.dtype} {found.shape}"
+                )
+            arrays[name] = found
+        return arrays
+
+    def _one_per_lane(self, values: Any) -> Array:
+        found = np.asarray(values)
+        if found.shape != self._over.shape:
+            raise ValueError(f"a step must return one value per lane, {self._over.shape}, it returned {found.shape}")
+        return found
+
+    def _mask(self, indices: Sequence[int]) -> Flags:
+        mask = np.zeros(len(self._over), np.bool_)
+        mask[indices] = True
+        return mask
+
+    def _write(self, indices: Sequence[int], observation: Mapping[str, Array]) -> None:
+        chosen = list(indices)
+        for name, rows in self._buffers.observation.items():
+            rows[chosen] = observation[name][chosen]
+
+    def close(self) -> None:
+        """Close the batch."""
+        with raise_env_error(None):
+            self._open.close()
+
+
+def _entries_of_lane(observations: Any, lane: int) -> Mapping[str, Any]:
+    """Return the entries of one lane, from an array with an observation per lane or from a dict of such arrays."""
+    if isinstance(observations, Mapping):
+        return {name: column[lane] for name, column in observations.items()}
+    return entries_of(observations[lane])
+
+
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:
+    """Run a process with a batch; see :func:`~embodyflow.simulation.vector_env_worker.serve`."""
+    serve(BatchGroup(), descriptor, parent_pid, lifeline, stacks, busy_waits)

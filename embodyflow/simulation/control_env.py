@@ -1,0 +1,33 @@
+"""The environments of a control job: single ones, or the lanes of one batch."""
+
+import functools
+from typing import Any, cast
+
+import gymnasium as gym
+
+from embodyflow.config.robots.environment import EnvConfig
+from embodyflow.simulation.batched.source import Lane, open_batch
+from embodyflow.simulation.batched.vector_env import BatchedVectorEnv
+from embodyflow.simulation.make_env import make_env
+from embodyflow.simulation.vector_env import Supervision, VectorEnv
+
+
+def control_env(env: EnvConfig, split: str, num_envs: int, num_processes: int, supervision: Supervision) -> VectorEnv:
+    """Build the environments that a rollout worker steps, one action at a time.
+
+    Args:
+        env: Configuration of an environment without tasks.
+        split: Split of the initial states.
+        num_envs: Number of environments, or of lanes with ``env.vector``.
+        num_processes: Number of processes that step them; 0 steps them in this process.
+        supervision: Fault limits and counters.
+    """
+    if env.vector is not None:
+        return open_batch(env, num_envs, num_processes, supervision)
+    functions = [functools.partial(make_env, env, None, split)] * num_envs
+    return VectorEnv(functions, num_workers=num_processes, chunk_size=1, supervision=supervision)
+
+
+def prototype(env: EnvConfig, vector: VectorEnv) -> gym.Env[Any, Any]:
+    """Return an environment that a policy's checks may read: a single one, or the spaces of a batch's lane."""
+    return make_env(env, None, "train") if env.vector is None else Lane(cast(BatchedVectorEnv, vector))
