@@ -71,7 +71,7 @@ EXPERIMENTS = {
         },
     ),
     "babyai": Experiment(
-        "BabyAI's GoToLocal by text; dots: unseen seeds",
+        "MiniGrid's GoToDoor by text; dots: unseen seeds",
         (11281, 11282, 11283),
         {
             "at most 0.5 before": lambda means: means["grpo"]["success_rate_before"] <= 0.5,
