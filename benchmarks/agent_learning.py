@@ -34,7 +34,7 @@ class Experiment:
 
     Attributes:
         title: Title of the picture.
-        seeds: Seeds for published figures; the recipes were found with the seeds 1 and 2.
+        seeds: Seeds for published figures; the recipes were found with seeds from 1 to 3.
         claims: Claims on the means by their text.
         arms: Overrides by arm.
     """
