@@ -34,7 +34,7 @@ class Experiment:
 
     Attributes:
         title: Title of the picture.
-        seeds: Seeds for published figures; the recipes were found with the seeds 1 and 2.
+        seeds: Seeds for published figures; the recipes were found with seeds from 1 to 3.
         claims: Claims on the means by their text.
         arms: Overrides by arm.
     """
@@ -71,7 +71,7 @@ EXPERIMENTS = {
         },
     ),
     "babyai": Experiment(
-        "BabyAI's GoToLocal by text; dots: unseen seeds",
+        "MiniGrid's GoToDoor by text; dots: unseen seeds",
         (11281, 11282, 11283),
         {
             "at most 0.5 before": lambda means: means["grpo"]["success_rate_before"] <= 0.5,

@@ -252,6 +252,20 @@ def test_two_iterations_train(case: Case, run: InProcessRun) -> None:
         assert metrics["train/optimizer_steps"] > 0 and all(map(math.isfinite, metrics.values()))
 
 
+def test_two_iterations_of_an_agent_in_minigrid_train() -> None:
+    require_package("minigrid")
+    sizes = ("rollout.num_groups=4", "rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false")
+    warm = ("warm_start.num_demos=16", "warm_start.steps=2", "warm_start.batch_size=8", "warm_start.until=null")
+    run = InProcessRun(["experiment=babyai", *sizes, *warm])
+    run.warm_start()
+    for iteration in (1, 2):
+        metrics = run.iterate(iteration)
+        assert metrics["train/optimizer_steps"] > 0 and metrics["rollout/num_episodes"] == 8
+        assert all(map(math.isfinite, metrics.values()))
+    run.trainer.close()
+    run.rollout.close()
+
+
 def test_discrete_actions_of_both_kinds_are_chosen_by_the_environment() -> None:
     require_package("minigrid")
     config: Any = compose_config(words_of(CASES["minigrid"]))

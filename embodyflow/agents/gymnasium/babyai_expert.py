@@ -1,32 +1,38 @@
-"""An expert for levels of BabyAI whose mission is to go to an object in one room."""
+"""An expert for MiniGrid's rooms with doors, whose missions are those of BabyAI: go to the red door."""
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 _DIRECTIONS = ((1, 0), (0, 1), (-1, 0), (0, -1))
-_LEFT, _RIGHT, _FORWARD = 0, 1, 2
+_LEFT, _RIGHT, _FORWARD, _DONE = 0, 1, 2, 6
 
 Cell = tuple[int, int]
 Pose = tuple[Cell, int]
 """Cell and direction of the agent."""
 
 
-def go_to(env: Any) -> Iterator[int]:
-    """Yield the actions of a shortest way to the object of the mission; of ways of one length, forward comes first.
+def go_to_door(env: Any) -> Iterator[int]:
+    """Yield actions that lead to the door of the mission: turns to the right until it is in view, a way, and *done*.
+
+    The way is a shortest one, and the agent faces the door at its end; of ways of one length, forward comes first.
 
     Args:
-        env: Environment of a level GoToLocal of BabyAI after its reset; it must be stepped between two actions.
+        env: Environment of a level GoToDoor of MiniGrid after its reset; it must be stepped between two actions.
 
     Raises:
-        ValueError: No way leads to the object.
+        ValueError: No way leads to the door.
     """
     grid = env.unwrapped
-    yield from _shortest_way(grid, {(int(x), int(y)) for x, y in grid.instrs.desc.obj_poss})
+    x, y = grid.target_pos
+    while not grid.in_view(x, y):
+        yield _RIGHT
+    yield from _shortest_way(grid, (int(x), int(y)))
+    yield _DONE
 
 
-def _shortest_way(grid: Any, cells: Collection[Cell]) -> list[int]:
-    """Return the actions after which the agent faces one of the cells, by a breadth-first search over its poses."""
+def _shortest_way(grid: Any, target: Cell) -> list[int]:
+    """Return the actions after which the agent faces the target, by a breadth-first search over its poses."""
     start: Pose = ((int(grid.agent_pos[0]), int(grid.agent_pos[1])), int(grid.agent_dir))
     ways: dict[Pose, list[int]] = {start: []}
     queue = deque([start])
@@ -34,7 +40,7 @@ def _shortest_way(grid: Any, cells: Collection[Cell]) -> list[int]:
         pose = queue.popleft()
         (x, y), direction = pose
         ahead = (x + _DIRECTIONS[direction][0], y + _DIRECTIONS[direction][1])
-        if ahead in cells:
+        if ahead == target:
             return ways[pose]
         moves = [(_LEFT, ((x, y), (direction - 1) % 4)), (_RIGHT, ((x, y), (direction + 1) % 4))]
         if grid.grid.get(*ahead) is None:
@@ -43,4 +49,4 @@ def _shortest_way(grid: Any, cells: Collection[Cell]) -> list[int]:
             if reached not in ways:
                 ways[reached] = [*ways[pose], action]
                 queue.append(reached)
-    raise ValueError(f"no way leads to {sorted(cells)}")
+    raise ValueError(f"no way leads to {target}")

@@ -6,7 +6,8 @@ the mission::
     (2 ahead, 1 left) red ball (3 ahead) grey box (4 ahead) wall. go to the red ball
 
 A place is one token and a name is one token, the same in list and mission. So a small model finds a named object's
-place in the token before the name.
+place in the token before the name. The name of a closed door is that of a door in a mission, such as ``red door``; the
+names of others begin with their state.
 """
 
 from typing import Any
@@ -31,7 +32,7 @@ def _place(aside: int, ahead: int) -> str:
 
 _NAMES = (
     *(f"{color} {name}" for color in _COLORS for name in ("key", "ball", "box")),
-    *(f"{state} {color} door" for state in _STATES for color in _COLORS),
+    *(f"{state} {color} door" for state in _STATES if state != "closed" for color in _COLORS),
     *(f"{color} door" for color in _COLORS),
     *("goal", "lava", "wall"),
 )
@@ -84,5 +85,5 @@ def _name(kind: int, color: int, state: int) -> str:
     name = _KINDS[int(kind)]
     if name in _NOT_NAMED:
         return ""
-    opened = f"{_STATES[int(state)]} " if name == "door" else ""
+    opened = f"{_STATES[int(state)]} " if name == "door" and _STATES[int(state)] != "closed" else ""
     return f"{opened}{_COLORS[int(color)]} {name}" if name in _COLORED else name

@@ -15,7 +15,7 @@ class GymnasiumConfig(Config):
     """A Gymnasium environment whose observations and actions are text, or become text here.
 
     Attributes:
-        id: Registered id of the environment, or ``module:id``, such as ``minigrid:BabyAI-GoToLocalS5N2-v0``.
+        id: Registered id of the environment, or ``module:id``, such as ``minigrid:MiniGrid-GoToDoor-5x5-v0``.
         kwargs: Keyword arguments of the environment.
         observation: Text of observations. A function ``module:function``, called with the observation and the number of
             steps so far, returns it; a list names the numbers of a ``Discrete`` space; ``null`` is for a ``Text``
