@@ -72,7 +72,7 @@ EXPERIMENTS = {
     ),
     "babyai": Experiment(
         "MiniGrid's GoToDoor by text; dots: unseen seeds",
-        (11281, 11282, 11283),
+        (11291, 11292, 11293),
         {
             "at most 0.5 before": lambda means: means["grpo"]["success_rate_before"] <= 0.5,
             "at least 0.9 after": lambda means: means["grpo"]["success_rate_after"] >= 0.9,
