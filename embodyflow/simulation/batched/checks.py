@@ -174,10 +174,8 @@ class _Play:
     """
 
     def __init__(self, vector: BatchedVectorEnv, seed: int) -> None:
-        self._vector, self._actions = (
-            vector,
-            np.stack([np.asarray(each) for each in probe_actions(vector.action_space)]),
-        )
+        self._vector = vector
+        self._actions = np.stack([np.asarray(each) for each in probe_actions(vector.action_space)])
         self._since = np.zeros(vector.num_envs, np.int64)  # steps of each lane, which choose its actions
         self._lanes = np.arange(vector.num_envs)
         self.moments = [_named(vector.reset(seeds=(seed + self._lanes).tolist()))]

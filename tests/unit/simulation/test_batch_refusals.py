@@ -1,9 +1,9 @@
 """Natively batched environments that cannot be used as configured: one line that names the key and what is allowed."""
 
 import pytest
+from refusals import refusal
 
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.errors import ConfigError
 
 SIZES = ("policy.state_dim=null", "policy.action_dim=null")
 CONTROL = ("experiment=reacher", "env.max_steps=12", "rollout.envs_per_worker=4", "rollout.num_steps=16", *SIZES)
@@ -15,14 +15,6 @@ POINTS = "env.id=point_masses:tests/Points-v0"
 
 def odd(kind: str) -> str:
     return f"env.id=odd_batches:{kind}-v0"
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose_config(words)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
+from refusals import refusal
 
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.errors import ConfigError
 
 SIZES = ("policy.state_dim=null", "policy.action_dim=null")
 EMBODIED = ("experiment=embodied", "env.tasks=[go]", "env.adapter.success_termination=true", "warm_start=null", *SIZES)
@@ -48,13 +48,6 @@ class Needy(gym.Env[Any, Any]):
 
 gym.register("tests/Needy-v0", Needy, disable_env_checker=True)
 gym.register("tests/NeedyModule-v0", "needy_env:Anything", disable_env_checker=True)
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose_config(words)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])

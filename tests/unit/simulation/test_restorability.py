@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from refusals import refusal
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.robots.environment import EnvConfig
-from embodyflow.errors import ConfigError
 from embodyflow.simulation.make_env import unrestorable_tasks
 
 SIZES = ("policy.state_dim=null", "policy.action_dim=null")
@@ -23,14 +23,6 @@ COUNTED = "unrestorable_envs:Counted"
 
 def env_id(kind: str) -> str:
     return f"env.id=unrestorable_envs:{kind}-v0"
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose_config(words)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])
