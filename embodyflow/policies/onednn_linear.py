@@ -1,16 +1,19 @@
-"""Linear layers that multiply by oneDNN, in float32 on AMD processors with 512-bit vectors.
+"""Linear layers that multiply by oneDNN, in float32 on AMD processors from Zen 5 on.
 
 PyTorch multiplies float32 matrices by MKL, which does not use the 512-bit vectors of AMD processors. PyTorch also
 contains oneDNN, which does. Measured on one thread, at 2,400 × 128 × 384 unless said otherwise:
 
-- AMD EPYC with 512-bit vectors (family 26): oneDNN reaches 230 GFLOP/s, MKL 100.
-- AMD EPYC with 256-bit vectors (family 25, model 1): oneDNN reaches 72, MKL 80. At 64 × 128 × 256 these are 42 and 59,
-  and MKL takes 0.6 of oneDNN's time for the gradient of the weights.
+- AMD EPYC with units of 512 bits (Zen 5, family 26): oneDNN reaches 230 GFLOP/s, MKL 100.
+- AMD EPYC that splits vectors of 512 bits into two halves (Zen 4, family 25, model 17): oneDNN reaches 99, MKL 92. At
+  64 × 128 × 256 these are 75 and 92, and MKL takes 0.55 of oneDNN's time for the gradient of the weights.
+- AMD EPYC with vectors of 256 bits (Zen 3, family 25, model 1): oneDNN reaches 72, MKL 80. At 64 × 128 × 256 these are
+  42 and 59, and MKL takes 0.6 of oneDNN's time for the gradient of the weights.
 - Intel Xeon (family 6, model 167): oneDNN reaches 188, MKL 194. For the gradient of the weights these are 139 and 179.
 
 Other processors were not measured and keep PyTorch's choice.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,20 @@ CPU_INFO = Path("/proc/cpuinfo")
 """File in which Linux names the maker of the processor and its instructions."""
 
 
+ZEN_5 = 26
+"""First family of AMD processors that compute 512 bits at once."""
+
+
 def is_faster() -> bool:
-    """Return True if oneDNN is the faster choice, by the maker of the processor and the width of its vectors.
+    """Return True if oneDNN is the faster choice, by the maker and the family of the processor.
 
     A measurement could differ between processes of one run, and their results would then differ in the last bits.
     """
-    words = set(CPU_INFO.read_text().split()) if IS_AVAILABLE and CPU_INFO.exists() else set[str]()
-    return {"AuthenticAMD", "avx512f"} <= words
+    if not IS_AVAILABLE or not CPU_INFO.exists():
+        return False
+    facts = dict(re.findall(r"^(vendor_id|cpu family|flags)\s*: (.*)$", CPU_INFO.read_text(), re.MULTILINE))
+    is_wide = "avx512f" in facts.get("flags", "").split()
+    return facts.get("vendor_id") == "AuthenticAMD" and int(facts.get("cpu family", 0)) >= ZEN_5 and is_wide
 
 
 IS_FASTER = is_faster()

@@ -71,19 +71,27 @@ def test_mkl_multiplies_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(layer(inputs), plain)
 
 
+def cpu_info(vendor: str, family: int, flags: str) -> str:
+    """Return what Linux writes of two processors."""
+    facts = f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nflags\t\t: fpu {flags} clflush\n"
+    return "\n".join(f"processor\t: {index}\n{facts}" for index in range(2))
+
+
 @pytest.mark.parametrize(
-    ("vendor", "flags", "expected"),
+    ("text", "expected"),
     [
-        ("AuthenticAMD", "avx2 avx512f avx512dq", True),
-        ("AuthenticAMD", "avx avx2", False),
-        ("GenuineIntel", "avx2 avx512f", False),
-        (None, "", False),
+        (cpu_info("AuthenticAMD", 26, "avx2 avx512f avx512dq"), True),
+        (cpu_info("AuthenticAMD", 25, "avx2 avx512f avx512dq"), False),
+        (cpu_info("AuthenticAMD", 26, "avx avx2"), False),
+        (cpu_info("GenuineIntel", 26, "avx2 avx512f"), False),
+        ("CPU implementer\t: 0x41\n", False),
+        (None, False),
     ],
 )
-def test_onednn_is_chosen_on_amd_processors_with_512_bit_vectors(
-    vendor: str | None, flags: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_onednn_is_chosen_on_amd_processors_from_zen_5_on(
+    text: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "CPU_INFO", tmp_path / "cpuinfo")
-    if vendor is not None:
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu {flags} clflush\n")
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
     assert onednn_linear.is_faster() is expected
