@@ -1,6 +1,6 @@
-"""Off-policy training as a Prefect flow: SAC, TD3, CrossQ and RLPD.
+"""Off-policy training as a Prefect flow: SAC, TD3, CrossQ, RLPD and IQL.
 
-The papers are arXiv:1812.05905, arXiv:1802.09477, arXiv:1902.05605 and arXiv:2302.02948.
+The papers are arXiv:1812.05905, arXiv:1802.09477, arXiv:1902.05605, arXiv:2302.02948 and arXiv:2110.06169.
 
 With a server: ``prefect deployment run sac/pendulum``. Without one::
 
@@ -10,7 +10,7 @@ With a server: ``prefect deployment run sac/pendulum``. Without one::
 
 from embodyflow.orchestration.training_flow import training_flow
 
-sac = training_flow("sac", "Train a policy for control on replayed transitions, by SAC, TD3, CrossQ or RLPD.")
+sac = training_flow("sac", "Train a policy for control on replayed transitions, by SAC, TD3, CrossQ, RLPD or IQL.")
 
 if __name__ == "__main__":
     from embodyflow.orchestration.request.command_line import main

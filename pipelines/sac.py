@@ -39,3 +39,12 @@ def embodied_sac() -> TaskGraph:
         .add_node("train", func="tasks:train_off_policy", deps=["store"])
         .build()
     )
+
+
+def offline() -> TaskGraph:
+    """Return the graph of offline training: updates from the demonstrations, and no step of an environment."""
+    return (
+        Pipeline("offline", "Off-policy training on a data set alone")
+        .add_node("train", func="tasks:train_offline")
+        .build()
+    )

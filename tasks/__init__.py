@@ -19,7 +19,7 @@ from tasks.evaluation import (
     record_video,
 )
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
-from tasks.off_policy import store_episodes, store_transitions, train_off_policy
+from tasks.off_policy import store_episodes, store_transitions, train_off_policy, train_offline
 from tasks.progress import score_progress
 from tasks.rewards import (
     compute_advantage,
@@ -68,5 +68,6 @@ __all__ = [
     "train_actor_critic",
     "train_critic",
     "train_off_policy",
+    "train_offline",
     "value_steps",
 ]

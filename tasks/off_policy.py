@@ -39,3 +39,11 @@ def train_off_policy(
 ) -> NodeOutput:
     """Take the updates that are due, ``off_policy.updates_per_transition`` for each new transition."""
     return NodeOutput(None, worker.train((call.seed, call.iteration, call.node_id), call.iteration))
+
+
+@node(reads=(), writes=())
+def train_offline(
+    batch: Batch | None, config: Any = None, *, worker: OffPolicyEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Take ``off_policy.updates_per_iteration`` updates from the demonstrations."""
+    return NodeOutput(None, worker.train_offline((call.seed, call.iteration, call.node_id), call.iteration))

@@ -1,6 +1,6 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905) and TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
+"""Losses of soft actor-critic (arXiv:1812.05905), TD3 (arXiv:1802.09477) and implicit Q-learning (arXiv:2110.06169).
 
-The constants of the losses are those of Stable-Baselines3, whose numbers they reproduce.
+The constants are those of Stable-Baselines3, and of d3rlpy for implicit Q-learning, whose numbers they reproduce.
 """
 
 from collections.abc import Callable, Mapping
@@ -94,3 +94,25 @@ def deterministic_targets(returns: Tensor, discounts: Tensor, next_values: Tenso
 def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
     """Return the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (TD3)."""
     return (values - targets).square().mean(1).sum()
+
+
+def expectile_loss(differences: Tensor, expectile: float) -> Tensor:
+    """Return the mean of |τ - 1(u < 0)| · u², which is least where values are the τ-expectile (IQL, equation 5).
+
+    Args:
+        differences: u, values of the data set's actions minus those of their states, ``[B]``.
+        expectile: τ in (0, 1); 0.5 is the mean, and 1 would be the largest value.
+    """
+    weights = torch.where(differences < 0, 1 - expectile, expectile)
+    return (weights * differences.square()).mean()
+
+
+def advantage_weights(advantages: Tensor, inverse_temperature: float, largest: float) -> Tensor:
+    """Return the weights exp(β · A) of actions in the policy's log-likelihood, ``[B]``, at most ``largest`` (IQL, 7).
+
+    Args:
+        advantages: A, values of actions minus those of their states, ``[B]``.
+        inverse_temperature: β; 0 imitates all actions alike.
+        largest: Bound of a weight.
+    """
+    return (inverse_temperature * advantages).exp().clamp(max=largest)

@@ -68,6 +68,7 @@ KINDS = {
     "store_episodes": _training(NodeRole.ACTOR),
     "store_transitions": _training(NodeRole.ACTOR),
     "train_off_policy": _training(NodeRole.ACTOR),
+    "train_offline": _training(NodeRole.ACTOR),
     "fit": _training(NodeRole.ACTOR),
 }
 """Functions of ``tasks`` for graphs, with the settings of their nodes."""

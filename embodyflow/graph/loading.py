@@ -16,6 +16,7 @@ BUILT_IN = {
     "ppo_control": "pipelines.control:ppo_control",
     "sac": "pipelines.sac:sac",
     "embodied_sac": "pipelines.sac:embodied_sac",
+    "offline": "pipelines.sac:offline",
     "dapo": "pipelines.dapo:dapo",
     "language_grpo": "pipelines.grpo:language_grpo",
     "embodied_grpo": "pipelines.grpo:embodied_grpo",

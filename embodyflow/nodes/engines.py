@@ -342,6 +342,9 @@ class TrainerEngine(Reducer, Protocol):
     def load_reference(self, folder: str) -> None:
         """Restore the reference policy from the checkpoint of iteration 0."""
 
+    def begin_with_models(self) -> None:
+        """Make the models of another run, which :meth:`load` restored, the start of RL; optimizers stay as they are."""
+
     def load_weights_file(self, path: str) -> None:
         """Make the full weights in a file the start of RL."""
 
@@ -365,3 +368,6 @@ class OffPolicyEngine(TrainerEngine, Protocol):
             draws: Name of the random draws, to which the index of the update in the run is appended.
             iteration: Index of the iteration, from 1; the learning rates may depend on it.
         """
+
+    def train_offline(self, draws: Draws, iteration: int) -> dict[str, Metric]:
+        """Take the updates of an iteration without new transitions, from demonstrations alone; see :meth:`train`."""

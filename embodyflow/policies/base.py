@@ -121,6 +121,13 @@ class DeterministicPolicy(ActingPolicy, Protocol):
         """Return actions without noise, float32 ``[B, A]``, of states ``[B, S]``, with gradients to the weights."""
 
 
+class DensityPolicy(ActingPolicy, Protocol):
+    """A policy that learns from actions of a data set by their densities. Its actions lie in [-1, 1]."""
+
+    def log_density(self, state: torch.Tensor, decisions: torch.Tensor) -> torch.Tensor:
+        """Return log-densities ``[B]`` of decisions ``[B, C·A]`` in states ``[B, S]``, with gradients to weights."""
+
+
 class ImitatingPolicy(ActingPolicy, Protocol):
     """A policy that also learns from demonstrations.
 
@@ -214,3 +221,16 @@ class ActionCritics(Protocol):
         Args:
             policy_state: State dict of the policy's model.
         """
+
+
+class ActionAndStateCritics(ActionCritics, Protocol):
+    """Critics of states and actions, and one of states alone.
+
+    Attributes:
+        state_model: Module of the critic of states to train.
+    """
+
+    state_model: nn.Module
+
+    def evaluate_states(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the values, float32 ``[B]``, of states float32 ``[B, S]``."""

@@ -49,6 +49,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "mlp_categorical": _shipped("mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
         "mlp_squashed": _shipped("mlp_squashed", "MLPSquashed", has_check=False, imitates=False),
         "mlp_deterministic": _shipped("mlp_deterministic", "MLPDeterministic", has_check=False, imitates=False),
+        "mlp_bounded": _shipped("mlp_bounded", "MLPBounded", has_check=False, imitates=False),
         "mlp_renorm": _shipped("mlp_renorm", "MLPRenorm", has_check=False, imitates=False),
         "mlp_chunks": _shipped("mlp_chunks", "MLPChunks"),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),

@@ -70,6 +70,7 @@ METRICS = {
     "policy/weights_digest/<agent>": "Number that changes whenever the agent's weights change, with "
     "`rollout.agent.weights=own`; comparable within a run.",
     "policy/loss": "Loss of the policy in off-policy training, mean over updates.",
+    "policy/advantage_weight": "Mean weight of an action in the policy's likelihood (IQL), mean over updates.",
     "policy/temperature": "Coefficient of the entropy in off-policy training (SAC), mean over updates.",
     "replay/num_transitions": "Transitions that off-policy training draws from.",
     "train/optimizer_steps": "Number of optimizer steps of the policy.",
@@ -80,6 +81,7 @@ METRICS = {
     "critic/value": "Mean value that the critic predicts.",
     "critic/explained_variance": "Share of the returns' variance that the critic explains.",
     "critic/loss": "Loss of the critic, mean over decisions.",
+    "critic/state_loss": "Loss of the critic of states (IQL), mean over updates.",
     "critic/clip_fraction": "Share of decisions whose value was clipped.",
     "critic/optimizer_steps": "Number of optimizer steps of the critic.",
     "critic/grad_norm": "Mean norm of the critic's gradient before clipping.",

@@ -239,6 +239,10 @@ class FSDPTrainer:
         self.policy_weights.load(load_file(path))
         self._restart_from_policy()
 
+    def begin_with_models(self) -> None:
+        """Make the policy that :meth:`load` restored the reference; critics and optimizers stay as they are."""
+        self.policy_weights.set_reference()
+
     def save_pretrained(self, folder: str) -> None:
         """Export the policy to a folder that its class can load; rank 0 writes files whose modes follow the umask."""
         self.policy_weights.export(Path(folder))

@@ -266,6 +266,10 @@ class Session:
         """Build the trainer's models and optimizers again, with their initial weights."""
         await self._groups["trainer"].connect()
 
+    async def begin_with_models(self) -> None:
+        """Make what the trainer has restored the start of RL."""
+        await self._groups["trainer"].call("invoke", "begin_with_models")
+
     async def load_weights(self, path: Path) -> None:
         """Start RL from the full weights in a file."""
         await self._groups["trainer"].call("invoke", "load_weights_file", str(path.absolute()))

@@ -108,6 +108,7 @@ MODELS = {
     ),
     "MLPSquashed": _plain("mlp_squashed", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPDeterministic": _plain("mlp_deterministic", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
+    "MLPBounded": _plain("mlp_bounded", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPRenorm": _plain("mlp_renorm", _load_weights, state_dim=3, action_dim=2, hidden_size=8, critic_hidden_size=16),
     "MLPChunks": _plain("mlp_chunks", _load_weights, state_dim=3, action_dim=2, chunk_size=3, hidden_size=8),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),

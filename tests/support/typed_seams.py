@@ -19,6 +19,7 @@ from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.off_policy.crossq import CrossQ
 from embodyflow.training.off_policy.episode_trainer import EpisodeOffPolicyTrainer
+from embodyflow.training.off_policy.implicit_q import ImplicitQLearning
 from embodyflow.training.off_policy.learner import OffPolicyLearner
 from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
 from embodyflow.training.off_policy.trainer import OffPolicyTrainer
@@ -33,4 +34,4 @@ JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer, AgentsTrainer)
 OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
-LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ)
+LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ, ImplicitQLearning)

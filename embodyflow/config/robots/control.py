@@ -57,7 +57,7 @@ class ControlConfig(RunConfig):
 
     kind: ClassVar[str] = "control"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.control_rollout:ControlRollout"
-    pipelines: ClassVar[tuple[str, ...]] = ("ppo_control", "sac")
+    pipelines: ClassVar[tuple[str, ...]] = ("ppo_control", "sac", "offline")
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
     resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.returns:evaluate_returns"

@@ -132,7 +132,30 @@ class CrossQConfig(OffPolicyConfig):
     temperature: TemperatureConfig = TemperatureConfig(learning_rate=1e-3)
 
 
-LearnerConfig = Annotated[SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig, Field(discriminator="name")]
+class ImplicitQConfig(TargetsConfig):
+    """Implicit Q-learning (Kostrikov et al. 2022, arXiv:2110.06169), which learns from the demonstrations alone.
+
+    Attributes:
+        updates_per_iteration: Updates of an iteration of the pipeline ``offline``.
+        expectile: τ of the values of states; the higher it is, the more they are those of the best actions.
+        inverse_temperature: β, by which advantages weigh actions in the policy's likelihood; 0 imitates all alike.
+        largest_weight: Bound of such a weight.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.off_policy.implicit_q:ImplicitQLearning"
+
+    name: Literal["iql"] = "iql"
+    updates_per_iteration: PositiveInt = 1000
+    random_transitions: Annotated[int, Field(ge=0, strict=True)] = 0
+    expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    inverse_temperature: Annotated[float, Field(ge=0)] = 3.0
+    largest_weight: PositiveFloat = 100.0
+
+
+Learner = SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig | ImplicitQConfig
+"""Settings of one algorithm."""
+
+LearnerConfig = Annotated[Learner, Field(discriminator="name")]
 """The section ``off_policy``, by its ``name``."""
 
 READ_OF_ALGORITHM = {"gamma"}
@@ -144,7 +167,7 @@ READ_OF_TRAINER = {
 
 
 def check_off_policy(
-    settings: SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig,
+    settings: Learner,
     policy: ActingPolicyConfig,
     algorithm: AlgorithmConfig,
     trainer: TrainerConfig,

@@ -30,6 +30,7 @@ SHOWN = (
     "perf/env_steps_per_second",
     "perf/iteration_seconds",
 )
+_TAKEN = {"weights": "weights", "models": "models and optimizers", "everything": "whole state"}
 DIGEST_LENGTH = 12
 """Number of characters of a digest in the summary; ``summary.json`` has all."""
 
@@ -61,7 +62,7 @@ def report_folder(run: Run) -> None:
     path = escape_cell(str(run.folder.path.absolute()))
     text = f"{path} holds metrics, checkpoints, pictures, videos and the policy."
     if (branch := run.config.branch) is not None:
-        origin, taken = escape_cell(branch.run), "weights" if branch.take == "weights" else "whole state"
+        origin, taken = escape_cell(branch.run), _TAKEN[branch.take]
         text += f" The run began with the {taken} of {origin} after iteration {branch.iteration}."
     run.artifacts.put_section(Section.FOLDER, text)
 

@@ -114,7 +114,7 @@ def _needed_checkpoints(config: RunConfig) -> list[int]:
     """Return the iterations of the checkpoints that a branch begins with."""
     branch = config.branch
     assert branch is not None and branch.iteration is not None
-    if branch.take == "weights":
+    if branch.take != "everything":
         return [branch.iteration]
     oldest = max(branch.iteration - config.rollout.max_staleness, 0)  # rollouts may use older weights
     return sorted({0, *range(oldest, branch.iteration + 1)})

@@ -20,7 +20,7 @@ PIPELINES = {
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
-    "sac": ("sac", "embodied_sac"),
+    "sac": ("sac", "embodied_sac", "offline"),
     "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
 """Built-in pipelines of each shipped training flow, which also runs custom graphs."""
@@ -82,11 +82,30 @@ def _check_own_weights(graph: TaskGraph, config: RunConfig) -> None:
 
 def _check_replay(graph: TaskGraph, config: RunConfig) -> None:
     """Check that the updates from a replay buffer are in the pipeline exactly if the run has a buffer."""
-    learns, has_buffer = bool(_nodes_of(graph, "train_off_policy")), getattr(config, "off_policy", None) is not None
-    if learns and not has_buffer:
-        raise ConfigError("off_policy: must be set (algorithm=sac) with a pipeline that has tasks:train_off_policy")
+    has_buffer = getattr(config, "off_policy", None) is not None
+    for function, algorithm in (("train_off_policy", "sac"), ("train_offline", "iql")):
+        if _nodes_of(graph, function) and not has_buffer:
+            raise ConfigError(
+                f"off_policy: must be set (algorithm={algorithm}) with a pipeline that has tasks:{function}"
+            )
+    if _nodes_of(graph, "train_offline"):
+        _check_data_set(config)
     if has_buffer and _nodes_of(graph, "train_actor_critic"):
         raise ConfigError("off_policy: must be null with a pipeline that has tasks:train_actor_critic")
+
+
+def _check_data_set(config: RunConfig) -> None:
+    """Refuse offline training by an algorithm that values actions outside of the data, or without data."""
+    settings = config.off_policy  # type: ignore[attr-defined]  # checked before
+    if settings.name != "iql":
+        raise ConfigError(
+            f"off_policy.name={settings.name}: overrates actions that its data lack, and tasks:train_offline takes no "
+            "step to correct that; allowed is iql (algorithm=iql)"
+        )
+    if settings.demonstrations is None:
+        raise ConfigError(
+            "off_policy.demonstrations=null: must be the folder replay of a finished run with tasks:train_offline"
+        )
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:

@@ -177,7 +177,7 @@ async def _begin(run: Run) -> int:
     if run.config.records_observations:
         run.folder.write_observations(await observe(run))
     if run.config.branch is not None:
-        await _take_weights(run, run.config.branch)
+        await _take_models(run, run.config.branch)
     elif run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
         with span("warm start", "run", track="phases"):
@@ -190,11 +190,14 @@ async def _begin(run: Run) -> int:
     return 0
 
 
-async def _take_weights(run: Run, branch: BranchConfig) -> None:
-    """Start from the policy's weights in another run's checkpoint, with fresh critics and optimizers."""
+async def _take_models(run: Run, branch: BranchConfig) -> None:
+    """Start from the policy's weights in another run's checkpoint, with its critics and optimizers or fresh ones."""
     assert branch.iteration is not None
     weights = run.folder.path / "origin.safetensors"
     await run.session.restore(run.folder.origin.folder(branch.iteration))
+    if branch.take == "models":
+        await run.session.begin_with_models()
+        return
     await run.session.export("save_weights_file", weights)
     await run.session.rebuild_models()  # critics begin afresh too
     await run.session.load_weights(weights)

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
-from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPCritics
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import CriticSizes, MLPCritics
 
 
 class MLPSquashedCritic:
@@ -17,7 +16,7 @@ class MLPSquashedCritic:
         device: Device of the model.
     """
 
-    def __init__(self, config: MLPSquashedConfig, device: str) -> None:
+    def __init__(self, config: CriticSizes, device: str) -> None:
         self.model: torch.nn.Module = MLPCritics(config).to(device)
         self.num_members, self._device = config.num_critics, device
 

@@ -63,6 +63,11 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
         self.policy_weights.load({name: each for name, each in found.items() if not name.startswith(PREFIX)})
         self._restart_from_policy()
 
+    def begin_with_models(self) -> None:
+        """Make the models that :meth:`load` restored the start of RL, and keep the demonstrations."""
+        self._demonstrated_columns = self._open_demonstrations().columns()
+        super().begin_with_models()
+
     def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
         """Append the decisions of an iteration's episodes to the replay buffer.
 

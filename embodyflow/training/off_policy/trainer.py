@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.config.robots.control import ControlConfig
+from embodyflow.config.robots.off_policy import ImplicitQConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.errors import DamageError
 from embodyflow.policies.base import ActionCritics
@@ -21,7 +22,7 @@ from embodyflow.seeding import derive_rng
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, draw
+from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
 from embodyflow.training.replay.segments import STATE_FILE
 
 COLUMNS = {
@@ -66,6 +67,14 @@ class OffPolicyTrainer(FSDPTrainer):
     def _restart_from_policy(self) -> None:
         super()._restart_from_policy()
         self._learner.restart()
+        self._begin_buffer()
+
+    def begin_with_models(self) -> None:
+        """Make the models that :meth:`load` restored the start of RL, with an empty replay buffer."""
+        super().begin_with_models()
+        self._begin_buffer()
+
+    def _begin_buffer(self) -> None:
         self._commit, self._opened, self._stored_before = None, None, 0
 
     @property
@@ -78,6 +87,12 @@ class OffPolicyTrainer(FSDPTrainer):
         if self._opened is None:
             self._opened = self._open()
         return self._opened
+
+    @property
+    def _opened_demonstrations(self) -> ReplayBuffer:
+        """The demonstrations, which are opened with the replay buffer."""
+        assert self.replay is not None and self._demonstrations is not None
+        return self._demonstrations
 
     def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
         """Append an iteration's transitions to the replay buffer.
@@ -108,23 +123,36 @@ class OffPolicyTrainer(FSDPTrainer):
             iteration: Index of the iteration, from 1; the learning rates may depend on it.
         """
         settings, stored = self._settings, len(self.replay)
+        due = range(settings.num_updates(self._stored_before), settings.num_updates(stored))
+        return self._take(due, draws, iteration, lambda *sizes: draw(self.replay, self._demonstrations, *sizes))
+
+    def train_offline(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
+        """Take the updates of an iteration without new transitions, from demonstrations alone; see :meth:`train`."""
+        settings, demonstrations = cast(ImplicitQConfig, self._settings), self._opened_demonstrations
+        due = range((iteration - 1) * settings.updates_per_iteration, iteration * settings.updates_per_iteration)
+        return self._take(due, draws, iteration, demonstrations.sample)
+
+    def _take(
+        self,
+        due: range,
+        draws: tuple[int | str, ...],
+        iteration: int,
+        sample: Callable[[np.random.Generator, int, int, float], Transitions],
+    ) -> dict[str, Metric]:
+        """Take the updates with these indices on batches that ``sample`` draws."""
+        size, steps, gamma = self._settings.batch_size, self._settings.num_return_steps, self.config.algorithm.gamma
         rate = self._rate(iteration)
         self._learner.set_rate(rate)
-        due = range(settings.num_updates(self._stored_before), settings.num_updates(stored))
         totals: dict[str, list[torch.Tensor]] = defaultdict(list)
         for update in due:
-            for name, value in self._update(derive_rng(*draws, update), update).items():
+            rng = derive_rng(*draws, update)
+            for name, value in self._learner.update(sample(rng, size, steps, gamma), rng, update).items():
                 totals[name].append(value)
         metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
         return metrics | {
             "train/optimizer_steps": last(len(due)),
             "train/learning_rate": last(rate * self.config.trainer.learning_rate),
         }
-
-    def _update(self, rng: np.random.Generator, index: int) -> dict[str, torch.Tensor]:
-        size, steps, gamma = self._settings.batch_size, self._settings.num_return_steps, self.config.algorithm.gamma
-        batch = draw(self.replay, self._demonstrations, rng, size, steps, gamma)
-        return self._learner.update(batch, rng, index)
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of policy, reference, critics, target critics and temperature."""

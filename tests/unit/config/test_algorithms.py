@@ -28,15 +28,15 @@ CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "pendulum", "reacher"),
     (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
-FOR_CONTROL = ("ppo", "sac", "td3", "crossq", "rlpd")
-OFF_POLICY = ("sac", "td3", "crossq", "rlpd")
+FOR_CONTROL = ("ppo", "sac", "td3", "crossq", "rlpd", "iql")
+OFF_POLICY = ("sac", "td3", "crossq", "rlpd", "iql")
 REFUSED = {
     **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
     **{
         (experiment, name): NO_STEPS
         for experiment in experiments()
-        for name in ("sac", "td3", "crossq")
+        for name in ("sac", "td3", "crossq", "iql")
         if experiment not in CONTROL
     },
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
@@ -86,7 +86,7 @@ def cells() -> Iterator[Any]:
 @pytest.mark.parametrize(("experiment", "algorithm"), cells())
 def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algorithm: str, tmp_path: Path) -> None:
     words = [f"experiment={experiment}", f"algorithm={algorithm}", *MACHINE.get(experiment, ())]
-    if algorithm == "rlpd" and experiment in CONTROL:
+    if algorithm in ("rlpd", "iql") and experiment in CONTROL:
         (tmp_path / "replay.json").write_text("{}")
         words.append(f"off_policy.demonstrations={tmp_path}")
     elif algorithm == "rlpd" and experiment not in LANGUAGE:
@@ -104,7 +104,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)
-    others = 3 * (len(experiments()) - len(CONTROL))  # sac, td3 and crossq
+    others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
     several_tasks = 3  # with rlpd
     assert len(REFUSED) == (control + others + 2 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
 

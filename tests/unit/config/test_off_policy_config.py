@@ -43,6 +43,13 @@ MISTAKES = {
         "policy.name=mlp_squashed: learns by sac; allowed with off_policy.name=crossq is mlp_renorm"
     ),
     f"{PENDULUM} algorithm=crossq off_policy.adam_beta1=1": "off_policy.adam_beta1=1: input should be less than 1",
+    f"{PENDULUM} algorithm=iql": (
+        "off_policy.demonstrations: must be set to the folder replay of a finished run: off_policy.demonstrations=runs/"
+    ),
+    f"{PENDULUM} algorithm=iql off_policy.demonstrations=null off_policy.expectile=1": (
+        "off_policy.expectile=1: input should be less than 1"
+    ),
+    f"{PENDULUM} off_policy.expectile=0.8": "off_policy.expectile: allowed with off_policy.name=iql",
     "experiment=push algorithm=rlpd warm_start=null": (
         "warm_start=null: must be set with off_policy, which draws from its demonstrations"
     ),
@@ -73,6 +80,19 @@ def test_a_pipeline_and_the_section_belong_together() -> None:
     with pytest.raises(ConfigError, match=r"^algorithm.advantage=grpo: needs a pipeline without a critic"):
         check_compatibility(config)
     check_compatibility(compose_config(["experiment=half_cheetah", "algorithm=sac"]))
+
+
+def test_only_algorithms_that_stay_within_their_data_train_offline(tmp_path: Path) -> None:
+    (tmp_path / "replay.json").write_text("{}")
+    words = [PENDULUM, f"off_policy.demonstrations={tmp_path}"]
+    config: Any = compose_config([*words, "algorithm=iql"])
+    assert (config.policy.name, config.flow, config.pipeline.name) == ("mlp_bounded", "sac", "offline")
+    check_compatibility(config)
+    check_compatibility(compose_config([*words, "algorithm=iql", "pipeline.name=sac"]))
+    with pytest.raises(ConfigError, match=r"^off_policy.name=sac: overrates actions that its data lack"):
+        check_compatibility(compose_config([*words, "pipeline.name=offline"]))
+    with pytest.raises(ConfigError, match=r"^off_policy.demonstrations=null: must be the folder replay of a finished"):
+        check_compatibility(compose_config([PENDULUM, "algorithm=iql", "off_policy.demonstrations=null"]))
 
 
 def test_one_word_chooses_policy_and_settings() -> None:

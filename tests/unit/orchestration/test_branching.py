@@ -60,6 +60,13 @@ def test_weights_alone_become_the_start_of_a_branch(root: Path) -> None:
     assert check(request(root, run_id="other")).begins_at == 0
 
 
+def test_models_are_taken_from_one_checkpoint_too(root: Path) -> None:
+    folder = opened(request(root, "branch.take=models", "branch.iteration=4", run_id="models"))
+    assert folder.checkpoints.committed() == [] and not (folder.path / "replay").exists()
+    assert (folder.origin.folder(4) / "model").read_text() == "weights 4"
+    assert Ledger(folder.ledger_path).entries[0].facts["take"] == "models"
+
+
 def test_everything_goes_on_from_the_checkpoint(root: Path) -> None:
     asked = request(root, *EVERYTHING, "branch.iteration=4", run_id="whole")
     assert check(asked).begins_at == 4
@@ -92,7 +99,7 @@ MISTAKES = {
     "branch.iteration=3": "branch.iteration=3: the run first has no checkpoint of iteration 3; it has those of 0, 4, 5",
     "policy.hidden_size=32": "policy.hidden_size=32: the run first has 16, which a branch keeps",
     "branch.take=everything rollout.num_steps=4": "rollout.num_steps=4: the run first has 8, which a branch keeps",
-    "branch.take=some": "branch.take='some': input should be 'weights' or 'everything'",
+    "branch.take=some": "branch.take='some': input should be 'weights', 'models' or 'everything'",
     "trainer.learning_rat=1": "trainer.learning_rat: no such key; did you mean trainer.learning_rate",
     "branch.take=everything iterations=5": "iterations=5: must be above branch.iteration=5 with branch.take=everything",
 }

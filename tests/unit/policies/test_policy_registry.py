@@ -23,9 +23,10 @@ LANGUAGE = (
 MISTAKES = {
     "misspelt file": (
         "policy=tiny_vl",
-        "policy=tiny_vl: allowed are causal_lm, mlp_categorical, mlp_chunks, mlp_deterministic, mlp_ensemble, "
-        "mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_oft, pi0, smolvla, tiny_openvla, tiny_pi0, "
-        "tiny_qwen, tiny_smolvla, tiny_vla (configs/policy), or module:Class of your own; did you mean tiny_vla?",
+        "policy=tiny_vl: allowed are causal_lm, mlp_bounded, mlp_categorical, mlp_chunks, mlp_deterministic, "
+        "mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_oft, pi0, smolvla, tiny_openvla, "
+        "tiny_pi0, tiny_qwen, tiny_smolvla, tiny_vla (configs/policy), or module:Class of your own; did you mean "
+        "tiny_vla?",
     ),
     "misspelt name": (
         "policy.name=tiny_vl",

@@ -183,7 +183,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights_and_demonstrations(con
     killed = Run(config, tmp_path / "killed")
     killed.iterate(1)
     killed.store(2)
-    killed.trainer._update(np.random.default_rng(0), 6)
+    killed.trainer.train((1, 2, "train"), 2)  # not committed
     again = Run(config, tmp_path / "killed", last=1)
     for iteration in (2, 3):
         again.iterate(iteration)

@@ -1,0 +1,81 @@
+"""Implicit Q-learning (Kostrikov et al. 2022, arXiv:2110.06169): the models in training, and one update of them all."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from embodyflow.algorithms.off_policy import advantage_weights, expectile_loss, squared_errors
+from embodyflow.config.robots.off_policy import ImplicitQConfig
+from embodyflow.policies.base import ActionAndStateCritics, DensityPolicy
+from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.trained_model import TrainedModel
+
+
+class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
+    """Policy, critics of actions with targets, and a critic of states, with their optimizers.
+
+    Args:
+        policy: Policy in training.
+        critics: Its critics; a copy of those of actions becomes the target.
+        config: Run configuration.
+    """
+
+    def __init__(self, policy: DensityPolicy, critics: ActionAndStateCritics, config: OffPolicyRun) -> None:
+        super().__init__(policy, critics, config)
+        assert isinstance(config.off_policy, ImplicitQConfig)
+        self._settings, self._states = config.off_policy, critics
+        self.trained["state_critic"] = TrainedModel(critics.state_model, config.critic.learning_rate, config.trainer)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Every model whose weights an update changes."""
+        return [*super().models, self._states.state_model]
+
+    def update(self, batch: Transitions, rng: np.random.Generator, index: int) -> Metrics:
+        """Take one step of both kinds of critics and, after ``policy_delay`` steps, of the policy; move the targets.
+
+        The critics of actions take the values of states from before the update, the policy those after it, as in
+        d3rlpy. No action of the policy is valued.
+
+        Args:
+            batch: Transitions.
+            rng: Not used: an update draws nothing.
+            index: Index of the update in the run, from 0.
+
+        Raises:
+            FloatingPointError: A gradient is NaN or inf; the weights of that model stay as they were.
+        """
+        with torch.no_grad():
+            values = self._targets.evaluate_actions(batch.state, batch.action).amin(0)
+        metrics = self._step_critics(batch) | self._step_state_critic(batch.state, values)
+        if self._updates_policy(index):
+            metrics |= self._step_policy(batch, values)
+        self._move(self._targets.model, self._critics.model)
+        return metrics
+
+    def _step_critics(self, batch: Transitions) -> Metrics:
+        with torch.no_grad():
+            next_values = self._states.evaluate_states(batch.next_state)
+            targets = batch.returns.to(next_values) + batch.discounts.to(next_values) * next_values
+        values = self._critics.evaluate_actions(batch.state, batch.action)
+        loss = squared_errors(values, targets)
+        norm = self._step("critics", loss)
+        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+
+    def _step_state_critic(self, state: torch.Tensor, values: torch.Tensor) -> Metrics:
+        loss = expectile_loss(values - self._states.evaluate_states(state), self._settings.expectile)
+        self._step("state_critic", loss)
+        return {"critic/state_loss": loss.detach()}
+
+    def _step_policy(self, batch: Transitions, values: torch.Tensor) -> Metrics:
+        with torch.no_grad():
+            advantages = values - self._states.evaluate_states(batch.state)
+        weights = advantage_weights(advantages, self._settings.inverse_temperature, self._settings.largest_weight)
+        loss = -(weights * self._policy.log_density(batch.state, batch.action)).mean()
+        norm = self._step("policy", loss)
+        return {
+            "policy/loss": loss.detach(),
+            "policy/advantage_weight": weights.mean(),
+            "train/grad_norm": norm,
+        }
