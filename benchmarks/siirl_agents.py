@@ -21,7 +21,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -44,25 +44,41 @@ SMALL = (
     *("rollout.max_prompt_tokens=256", "rollout.max_response_tokens=1024", "rollout.agent.max_turn_tokens=8"),
     *("trainer.learning_rate=1e-3", "critic.epochs=1", "evaluation.num_prompts=4", "tracking.tensorboard=false"),
 )
+
+
+class Task(NamedTuple):
+    """Prompts that suit an environment of siiRL.
+
+    Attributes:
+        questions: Texts, each with what the environment compares the answer with.
+        answers: Texts that the last agent writes, right or wrong.
+        verdict: Text that the environment puts behind a wrong answer.
+    """
+
+    questions: Sequence[tuple[str, str]]
+    answers: Sequence[str]
+    verdict: str
+
+
 TASKS = {
-    "MathEnv": {
-        "questions": [(f"{left}+{right}=", str(left + right)) for left in range(5) for right in range(5)],
-        "answers": [f"\\boxed{{{number}}}" for number in range(9)],
-        "verdict": " This answer is wrong.",
-    },
-    "CodeEnv": {
-        "questions": [
+    "MathEnv": Task(
+        [(f"{left}+{right}=", str(left + right)) for left in range(5) for right in range(5)],
+        [f"\\boxed{{{number}}}" for number in range(9)],
+        " This answer is wrong.",
+    ),
+    "CodeEnv": Task(
+        [
             (
                 f"Read a number and print it plus {more}.",
                 json.dumps({"inputs": ["1\n", f"{more}\n"], "outputs": [f"{1 + more}\n", f"{2 * more}\n"]}),
             )
             for more in range(4)
         ],
-        "answers": [f"```python\nprint(int(input()) + {more})\n```" for more in range(4)],
-        "verdict": ". This answer is wrong.",
-    },
+        [f"```python\nprint(int(input()) + {more})\n```" for more in range(4)],
+        ". This answer is wrong.",
+    ),
 }
-"""By the environment: questions with what it compares, what the last agent writes, and how it asks again."""
+"""Tasks by the class of the environment."""
 
 
 def main() -> None:
@@ -81,8 +97,8 @@ def main() -> None:
     if not project.exists():
         _run(folder, "-m", "embodyflow.cli.main", "init", str(project))
     head = _git(checkout, "rev-parse", "HEAD").decode().strip()
-    files = _git(checkout, "ls-tree", "-r", head).decode().splitlines()
-    newest = {line.split()[2]: line.partition("\t")[2] for line in files}
+    entries = _git(checkout, "ls-tree", "-r", head).decode().splitlines()
+    newest = {entry.split()[2]: entry.partition("\t")[2] for entry in entries}
     rows, refused = [], []
     for blob, name in versions(checkout).items():
         given, label = save(checkout, folder, blob), f"{Path(name).name} ({blob[:7]})"
@@ -139,18 +155,18 @@ def write_task(model: Path, ring: Mapping[str, Any]) -> list[str]:
     """Write a model and the rows of a ring beside it, unless they are there; return the words that choose them."""
     task = TASKS[ring["environment"].rpartition(":")[2]]
     folder, rows = model.parent, model.parent / "rows.jsonl"
-    chats = [[{"role": "user", "content": question}] for question, _ in task["questions"]]
+    chats = [[{"role": "user", "content": question}] for question, _ in task.questions]
     if not (model / "model.safetensors").exists():
         folder.mkdir(parents=True, exist_ok=True)
         lines = [
             {"data_source": folder.name, "prompt": chat, "reward_model": {"ground_truth": truth}}
-            for chat, (_, truth) in zip(chats, task["questions"], strict=True)
+            for chat, (_, truth) in zip(chats, task.questions, strict=True)
         ]
         rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
         prompts = [Prompt(number, None, chat, None, folder.name) for number, chat in enumerate(chats)]
-        texts = dict.fromkeys(ring["members"], ("count on", "add both", "guess"))
-        texts[[*ring["members"]][-1]] = task["answers"]
-        save_model(model, Script(_as_read(ring["members"]), prompts, texts, task["verdict"]), ROUNDS)
+        texts: dict[str, Sequence[str]] = dict.fromkeys(ring["members"], ("count on", "add both", "guess"))
+        texts[[*ring["members"]][-1]] = task.answers
+        save_model(model, Script(_as_read(ring["members"]), prompts, texts, task.verdict), ROUNDS)
     return [f"data.train=[{rows}]", f"data.validation=[{rows}]", f"policy.path={model}"]
 
 
