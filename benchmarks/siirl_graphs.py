@@ -4,8 +4,8 @@
 
 The script ports every version of every workflow file in the clone's history. Files whose ported graphs are equal share
 a run: a small robot or language job of one iteration, by the flow that fits the graph. The results are in
-``benchmarks/results/siirl_graphs.json``. Files with several agents are named and not run. If the script is started
-again with the same folder, it runs what is missing.
+``benchmarks/results/siirl_graphs.json``. Files with several agents are those of :mod:`benchmarks.siirl_agents`. A
+further call with the same folder runs what is missing.
 """
 
 import argparse
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import write_report
-from embodyflow.errors import ConfigError
 from embodyflow.graph import TaskGraph
 from embodyflow.graph.siirl.porting import port_workflow
-from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.graph.yaml_loader import load_yaml, read_workflow
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "siirl_graphs.json"
@@ -52,16 +51,18 @@ def versions(checkout: Path) -> dict[str, str]:
     return {blob: path for blob, path in sorted(found.items()) if set(blob) != {"0"}}
 
 
-def port(checkout: Path, folder: Path, blob: str) -> Path:
-    """Write the file of a blob and its port; return the path of the port."""
-    given, path = folder / f"{blob[:7]}.yaml", folder / f"{blob[:7]}.ported.yaml"
+def save(checkout: Path, folder: Path, blob: str) -> Path:
+    """Write the file of a blob; return its path."""
+    path = folder / f"{blob[:7]}.yaml"
     text = subprocess.run(["git", "-C", checkout, "cat-file", "blob", blob], capture_output=True, check=True).stdout
-    given.write_bytes(text)
-    ported = port_workflow(given)
-    if ported.agents is not None:
-        raise ConfigError(f"{given}: has several agents, whose settings belong to the run")
-    path.write_text(ported.text)
+    path.write_bytes(text)
     return path
+
+
+def has_agents(path: Path) -> bool:
+    """Return True if several nodes of a file play."""
+    nodes = read_workflow(path)[0]["nodes"]
+    return sum(str(node.get("node_role")).upper() == "ROLLOUT" for node in nodes) > 1
 
 
 def train(path: Path, graph: TaskGraph, robot: bool, folder: Path) -> dict[str, Any]:
@@ -86,15 +87,12 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     same_graph: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
-    refused = []
     for blob, name in versions(arguments.checkout).items():
-        try:
-            path = port(arguments.checkout, arguments.folder, blob)
-        except ConfigError as error:
-            _, _, reason = str(error).splitlines()[0].partition(": ")  # without the path of the file
-            refused.append({"file": Path(name).name, "blob": blob[:7], "reason": reason})
-            continue
-        same_graph[load_yaml(path).digest].append((blob, name, path))
+        given = save(arguments.checkout, arguments.folder, blob)
+        if not has_agents(given):
+            path = given.with_suffix(".ported.yaml")
+            path.write_text(port_workflow(given).text)
+            same_graph[load_yaml(path).digest].append((blob, name, path))
     rows = []
     for files in same_graph.values():
         graph = load_yaml(files[0][2])
@@ -103,7 +101,7 @@ def main() -> None:
         row |= train(files[0][2], graph, "embodied" in files[0][1], arguments.folder)
         print(json.dumps(row), flush=True)
         rows.append(row)
-    write_report(RESULTS, ["ray", "prefect", "torch"], rows, refused=refused)
+    write_report(RESULTS, ["ray", "prefect", "torch"], rows)
 
 
 if __name__ == "__main__":

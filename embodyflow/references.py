@@ -90,4 +90,21 @@ def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything while it is imported
-        raise ImportError(f"cannot import module {module!r}: {type(error).__name__}: {error}") from error
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hidden = _hidden(module) if is_missing else ""
+        raise ImportError(f"cannot import module {module!r}: {type(error).__name__}: {error}{hidden}") from error
+
+
+def _hidden(module: str) -> str:
+    """Return a note if a file of the module is on the import path, but a package elsewhere has its first name.
+
+    Python prefers a package with ``__init__.py`` to a folder without one, wherever both are on the path.
+    """
+    first, *rest = module.split(".")
+    winner = getattr(sys.modules.get(first), "__file__", None)
+    for entry in sys.path if winner is not None and rest else ():
+        folder = Path(entry, first)
+        is_plain = folder.is_dir() and not (folder / "__init__.py").exists()
+        if is_plain and folder.joinpath(*rest).with_suffix(".py").exists():
+            return f"; {winner} hides {folder}, which has no __init__.py: add an empty one"
+    return ""

@@ -444,6 +444,21 @@ def siirl() -> str:
     return table(("Files", "Flow", "Nodes", "Rows", "Rows kept", "Optimizer steps", "Gradient norm"), rows)
 
 
+def siirl_agents() -> str:
+    """Return the figures of siiRL's own graphs of several agents, a row for each iteration."""
+    rows = []
+    for each in _read("siirl_agents")["comparisons"]:
+        changed = [[], *each["changed"]]
+        for number, (iteration, names) in enumerate(zip(each["iterations"], changed, strict=True), 1):
+            run = (each["file"], str(each["train_cycle"])) if number == 1 else ("", "")
+            [(name, norm)] = iteration["grad_norms"].items()
+            counts = str(iteration["episodes"]), f"{iteration['rounds']:.2f}"
+            rewards = ", ".join(f"{reward:.2f}" for reward in iteration["rewards"].values())
+            rows.append((*run, str(number), *counts, rewards, name, f"{norm:.2g}", ", ".join(names) or "–"))
+    head = ("Iteration", "Episodes", "Rounds", "Reward of each agent", "Trains", "Gradient norm", "Changed weights")
+    return table(("File", "`train_cycle`", *head), rows)
+
+
 def agents() -> str:
     """Return the success rates that agents have learned."""
     rows = []
@@ -545,7 +560,7 @@ TABLES = {
         *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
         *(soft_actor_critic, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
-        *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl),
+        *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )
 }
 """The tables by the names that the page marks their places with."""
