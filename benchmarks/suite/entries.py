@@ -171,6 +171,7 @@ LEFT_OUT = {
     "processes": _PART,
     "real_model": _LEARNING,
     "replay": "it measures ours alone; no peer runs in it",
+    "offline": _LEARNING,
     "report": _PART,
     "retention": _FAULTS,
     "rlpd": _LEARNING,

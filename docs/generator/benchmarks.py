@@ -202,6 +202,17 @@ def soft_actor_critic() -> str:
     return table(("Experiment", "Our returns", "Its returns", "Points that overlap", "Our CPU time ÷ its"), rows)
 
 
+def offline() -> str:
+    """Return returns and speed of implicit Q-learning beside d3rlpy's."""
+    rows = []
+    for each in _read("offline")["comparisons"]:
+        returns = (each["data_return"], *(each[who]["return"] for who in ("embodyflow", "d3rlpy", "imitation")))
+        ratio = each["embodyflow"]["cpu"] / each["d3rlpy"]["cpu"]
+        rows.append((str(each["seed"]), *(f"{value:.0f}" for value in returns), f"{ratio:.2f}"))
+    head = ("Seed", "Return of the data", "Our return", "Its return", "Imitation alone", "Our CPU time ÷ its")
+    return table(head, rows)
+
+
 def control() -> str:
     """Return returns and speed beside Stable-Baselines3."""
     rows = []
@@ -558,7 +569,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
-        *(soft_actor_critic, replay, vector_env, batched_env),
+        *(soft_actor_critic, offline, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )
