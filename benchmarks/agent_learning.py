@@ -73,7 +73,7 @@ EXPERIMENTS = {
     ),
     "babyai": Experiment(
         "MiniGrid's GoToDoor by text; dots: unseen seeds",
-        (11291, 11292, 11293),
+        (11301, 11302, 11303),
         {
             "sampled at most 0.5 before": lambda means: means["grpo"]["sampled_success_rate_before"] <= 0.5,
             "sampled at least 0.9 after": lambda means: means["grpo"]["sampled_success_rate_after"] >= 0.9,
