@@ -38,7 +38,7 @@ def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
 
 def test_every_training_flow_has_a_deployment() -> None:
     names = {(each["entrypoint"].rpartition(":")[2], each["name"]) for each in DEPLOYMENTS}
-    assert {flow for flow, _ in names} == {*PIPELINES, "evaluate"}
+    assert {flow for flow, _ in names} == {*PIPELINES, "evaluate", "sweep"}
     assert {flow for flow, name in names if name == "embodied"} == {"grpo", "ppo", "dapo", "srpo", "evaluate"}
     assert {flow for flow, name in names if name == "libero"} == {"grpo", "srpo", "evaluate"}
     assert {flow for flow, name in names if name == "math"} == {"grpo", "ppo", "dapo", "gspo", "cpgd"}
