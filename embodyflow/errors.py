@@ -16,7 +16,7 @@ class HealthError(RuntimeError):
 
 
 class SweepError(RuntimeError):
-    """Runs of a sweep failed; the message names them. The others have run."""
+    """Runs of a sweep have not finished; the message names them."""
 
 
 class SamplingError(RuntimeError):

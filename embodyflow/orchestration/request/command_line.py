@@ -104,7 +104,7 @@ def run_flow(
 
     try:
         return asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, asyncio.CancelledError, SystemExit):  # Ray's handler of SIGTERM raises SystemExit
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
     finally:

@@ -104,7 +104,7 @@ class Leaderboard:
     failures: Mapping[str, str]
 
     def title(self) -> str:
-        """Return what the leaderboard ranks by."""
+        """Return the metric and the direction in words."""
         return f"{self.metric or 'no metric yet'}, {self.direction}"
 
     def table(self) -> list[dict[str, Any]]:
@@ -186,7 +186,7 @@ def leaderboard(
         for values, group in groups.items()
     ]
     failures = {
-        run_id: f"{record.reason}; log: {folder.log(run_id)}"
+        run_id: f"{record.reason}; see {folder.log(run_id).relative_to(folder.path)}"
         for run_id, record in folder.records.items()
         if record.state is RunState.FAILED
     }

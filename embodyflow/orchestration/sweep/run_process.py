@@ -40,7 +40,7 @@ class Outcome:
     @property
     def was_stopped(self) -> bool:
         """True if somebody stopped the run."""
-        return self.code == STOPPED
+        return self.code in (STOPPED, -signal.SIGTERM)
 
 
 def command(flow: str, words: list[str], run_id: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The folder of a sweep, ``<run_root>/<sweep_id>/``: which runs it has, what became of them, and their output.
+"""The folder of a sweep, ``<run_root>/<sweep_id>/``: its runs, their states and their output.
 
 ::
 
@@ -29,7 +29,7 @@ SWEEP_FILE = "sweep.json"
 
 
 class RunState(StrEnum):
-    """What became of a run."""
+    """The state of a run in a sweep."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -44,7 +44,7 @@ class RunRecord:
 
     Attributes:
         words: Words of its command line, without its name.
-        state: What became of it.
+        state: Its state.
         seconds: Time of its process, over all attempts that the sweep saw end.
         reason: Why it failed; empty otherwise.
     """
@@ -165,7 +165,7 @@ class SweepFolder:
             self.records[each.run_id] = record
 
     def update(self, plan: Plan, run_id: str, state: RunState, seconds: float = 0.0, reason: str = "") -> None:
-        """Record what became of a run, durably.
+        """Record the state of a run, durably.
 
         Args:
             plan: Plan of the sweep.

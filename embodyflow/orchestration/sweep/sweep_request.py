@@ -140,6 +140,10 @@ def planned(request: SweepRequest) -> Plan:
     if (size := size_of(grid)) > request.max_runs:
         raise ConfigError(f"max_runs={request.max_runs}: the sweep has {size} runs; narrow it, or set max_runs={size}")
     width, keys = len(str(size)), swept(grid)
+    if re.fullmatch(RUN_NAME_PATTERN, f"{request.sweep_id}-{size}") is None:
+        raise ConfigError(
+            f"sweep_id={request.sweep_id}: {request.sweep_id}-{size} must be a name of the form {RUN_NAME_PATTERN}"
+        )
     checked: dict[str, Combination] = {}
     for number, values in enumerate(combinations(grid), 1):
         name = f"{request.sweep_id}-{number:0{width}d}"
@@ -179,9 +183,7 @@ def _check_metric(metric: str | None, config: RunConfig) -> None:
 
 
 def _check_numbers(request: SweepRequest) -> None:
-    """Check what Prefect checks of a deployment's parameters, and the name."""
-    if re.fullmatch(RUN_NAME_PATTERN, request.sweep_id) is None:
-        raise ConfigError(f"sweep_id={request.sweep_id}: must be a name of the form {RUN_NAME_PATTERN}")
+    """Check what Prefect checks of a deployment's parameters."""
     for key in ("concurrency", "max_runs"):
         if (value := getattr(request, key)) < 1:
             raise ConfigError(f"{key}={value}: must be at least 1")

@@ -26,11 +26,11 @@ from embodyflow.workers.gpu_sharing import check_resources, needed_cpus, needed_
 
 
 async def run_sweep(request: SweepRequest) -> dict[str, Any]:
-    """Run all combinations that have not finished, and return the number of runs in each state.
+    """Run all combinations that have not finished; return the sweep's name, the number of its runs and its folder.
 
     Raises:
         ConfigError: The request or a combination is wrong, or the cluster lacks resources.
-        SweepError: Runs failed.
+        SweepError: Runs failed, were stopped, or did not start after a failure.
     """
     if (flow_run.run_count or 1) > 1:
         request = replace(request, if_exists="resume")  # Prefect retries the flow run
@@ -74,7 +74,7 @@ class Sweep:
             (each.config for each in self._left), key=lambda config: (needed_gpus(config), needed_cpus(config))
         )
         with ray_cluster(largest.model_copy(update={"run_id": self._request.sweep_id})):
-            _check_concurrency(self._request.concurrency, largest)
+            check_concurrency(self._request.concurrency, largest)
             address = os.environ.get("RAY_ADDRESS") or ray.get_runtime_context().gcs_address
             await self.run_left(address)
 
@@ -93,7 +93,7 @@ class Sweep:
         board = self.board()
         board.write(self._folder)
         ended = sum(record.state in (RunState.FINISHED, RunState.FAILED) for record in self._folder.records.values())
-        self._artifacts.put_table("leaderboard", board.table(), f"leaderboard by {board.title()}")
+        self._artifacts.put_table("leaderboard", board.table(), f"{board.title()}; {self._folder.path.absolute()}")
         self._artifacts.put_progress(
             100.0 * ended / len(self._plan.combinations), f"{len(self._plan.combinations)} runs"
         )
@@ -104,18 +104,20 @@ class Sweep:
         return leaderboard(self._plan, self._folder, request.sweep_id, request.metric, request.direction)
 
     def result(self) -> dict[str, Any]:
-        """Return the number of runs in each state.
+        """Return the sweep's name, the number of its runs and its folder.
 
         Raises:
-            SweepError: Runs failed.
+            SweepError: A run has not finished.
         """
-        states = {run_id: record.state for run_id, record in self._folder.records.items()}
-        if failed := [run_id for run_id, state in states.items() if state is RunState.FAILED]:
-            raise SweepError(
-                f"{len(failed)} of {len(states)} runs failed: {', '.join(failed)}; the same command with "
-                "if_exists=resume tries them again"
-            )
-        return {"sweep_id": self._request.sweep_id, "runs": len(states), "sweep_dir": str(self._folder.path)}
+        ended: dict[RunState, list[str]] = {}
+        for run_id, record in self._folder.records.items():
+            ended.setdefault(record.state, []).append(run_id)
+        total = len(self._folder.records)
+        ended.pop(RunState.FINISHED, None)
+        if ended:
+            left = "; ".join(f"{len(runs)} of {total} runs {state}: {', '.join(runs)}" for state, runs in ended.items())
+            raise SweepError(f"{left}; the same command with if_exists=resume tries them again")
+        return {"sweep_id": self._request.sweep_id, "runs": total, "sweep_dir": str(self._folder.path)}
 
     async def _run_lane(self, address: str) -> None:
         """Run one combination after the other until none is left."""
@@ -125,7 +127,7 @@ class Sweep:
             await self._run_one(self._left.popleft(), address)
 
     async def _run_one(self, each: Combination, address: str) -> None:
-        """Run one combination in a process, and record what became of it.
+        """Run one combination in a process, and record its state.
 
         Raises:
             CancelledError: The sweep was stopped; the run is recorded as stopped.
@@ -140,7 +142,7 @@ class Sweep:
                 env = environment(flow_run_id, address)
                 outcome = await run_process(words, env, self._folder.log(each.run_id))
         except BaseException:
-            self._folder.update(self._plan, each.run_id, RunState.STOPPED, time.monotonic() - began)
+            self._record(each, RunState.STOPPED, time.monotonic() - began)
             raise
         state, reason = self._ended(each, outcome)
         self._has_failed |= state is RunState.FAILED
@@ -163,7 +165,7 @@ class Sweep:
         return self._folder.records[each.run_id].state
 
 
-def _check_concurrency(concurrency: int, config: RunConfig) -> None:
+def check_concurrency(concurrency: int, config: RunConfig) -> None:
     """Check that the cluster has room for so many runs: two that hold a part of it each would wait for one another.
 
     Raises:

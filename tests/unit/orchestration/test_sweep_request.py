@@ -95,7 +95,9 @@ def test_a_mistake_in_any_combination_is_one_line(words: tuple[str, ...], messag
 
 
 def test_a_name_that_is_no_folder_is_refused() -> None:
-    assert refusal("experiment=pendulum", "sweep_id=../s").startswith("sweep_id=../s: must be a name of the form")
+    assert refusal("experiment=pendulum", "sweep_id=../s").startswith(
+        "sweep_id=../s: ../s-1 must be a name of the form"
+    )
 
 
 def test_each_combination_has_its_own_flow_and_configuration() -> None:

@@ -23,7 +23,7 @@ from embodyflow.orchestration.sweep.run_process import Outcome, run_process
 from embodyflow.orchestration.sweep.subflow_runs import SubflowRuns
 from embodyflow.orchestration.sweep.sweep_folder import RunState, SweepFolder
 from embodyflow.orchestration.sweep.sweep_request import Plan, SweepRequest, planned
-from embodyflow.orchestration.sweep.sweep_run import Sweep
+from embodyflow.orchestration.sweep.sweep_run import Sweep, check_concurrency
 from embodyflow.record.run_folder import RunFolder
 
 REWARD = "rollout/reward"
@@ -137,8 +137,10 @@ def test_a_failed_run_stops_no_other_and_is_named_at_the_end(bench: Bench) -> No
 
 def test_no_run_starts_after_a_failure_if_so_asked(bench: Bench) -> None:
     bench.failing = {"s-1"}
-    bench.run(bench.request("seed=range(0,3)", stop_at_failure=True))
+    sweep = bench.run(bench.request("seed=range(0,3)", stop_at_failure=True))
     assert bench.started == ["s-1"]
+    with pytest.raises(SweepError, match=r"^1 of 3 runs failed: s-1; 2 of 3 runs waiting: s-2, s-3; the same command"):
+        sweep.result()
     assert states(bench.root / "s") == {"s-1": "failed", "s-2": "waiting", "s-3": "waiting"}
 
 
@@ -249,7 +251,7 @@ def test_the_leaderboard_fits_80_columns_and_names_failures(bench: Bench) -> Non
     assert max(map(len, lines)) <= 80 and lines[0] == "rollout/reward, maximize"
     assert " ".join(lines[2].split()) == "1 0.0003 1 3.5 3 to 4 2 finished 6 3 4"
     assert "interval: smallest and largest value of the seeds" in lines
-    assert "s-6 failed: HealthError: NaN; log:" in text
+    assert lines[-1] == "s-6 failed: HealthError: NaN; see logs/s-6.log"
 
 
 def test_a_wide_grid_still_fits_80_columns(bench: Bench) -> None:
@@ -312,3 +314,15 @@ def test_a_cancelled_process_is_asked_to_stop_and_waited_for(tmp_path: Path) -> 
 
     assert not psutil.pid_exists(asyncio.run(cancel()))
     assert (tmp_path / "log").read_text().endswith("stopping\n")
+
+
+def test_more_runs_at_a_time_than_the_cluster_has_room_for_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = planned(bench.request("cluster.cpus_per_worker=1", "rollout.num_workers=1")).combinations[0].config
+    assert {role: shape.num_ranks for role, shape in config.groups.items()} == {"trainer": 1, "rollout": 1}
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 5.0})
+    check_concurrency(2, config)
+    message = "^concurrency=3: so many runs need 6 CPUs, the Ray cluster has 5; allowed are up to 2$"
+    with pytest.raises(ConfigError, match=message):
+        check_concurrency(3, config)
