@@ -170,7 +170,7 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
         (
             "grop",
             "embodied",
-            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd",
+            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd, sweep",
         ),
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, sac, srpo"),
     ],
