@@ -20,7 +20,7 @@ from pathlib import Path
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import IfExists
 from embodyflow.orchestration.sweep.grid import difference
-from embodyflow.orchestration.sweep.sweep_request import Plan
+from embodyflow.orchestration.sweep.sweep_request import Combination, Plan
 from embodyflow.process.durable_files import make_folder, write_durably
 from embodyflow.process.file_lock import hold_lock, holder
 from embodyflow.record.run_folder import RunFolder
@@ -106,14 +106,7 @@ class SweepFolder:
                 "another sweep_id"
             )
         names = {frozenset(each["words"]): run_id for run_id, each in kept["runs"].items()}
-        renamed = [
-            replace(
-                each,
-                run_id=(name := names[frozenset(each.words)]),
-                config=each.config.model_copy(update={"run_id": name}),
-            )
-            for each in plan.combinations
-        ]
+        renamed = [_renamed(each, names[frozenset(each.words)]) for each in plan.combinations]
         return replace(plan, combinations=sorted(renamed, key=lambda each: each.run_id))
 
     def _new(self, plan: Plan) -> Plan:
@@ -186,6 +179,11 @@ class SweepFolder:
 
     def _refusal(self, pid: str) -> str:
         return f"sweep_id={self._sweep_id}: process {pid} is at work on this sweep; wait for its end"
+
+
+def _renamed(combination: Combination, run_id: str) -> Combination:
+    config = combination.config.model_copy(update={"run_id": run_id})
+    return replace(combination, run_id=run_id, config=config)
 
 
 def _record(values: dict[str, object]) -> RunRecord:

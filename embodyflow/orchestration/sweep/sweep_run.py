@@ -70,11 +70,10 @@ class Sweep:
         """Run what is left; whatever ends this also ends the processes of the runs."""
         if not self._left:
             return
-        largest = max(
-            (each.config for each in self._left), key=lambda config: (needed_gpus(config), needed_cpus(config))
-        )
-        with ray_cluster(largest.model_copy(update={"run_id": self._request.sweep_id})):
-            check_concurrency(self._request.concurrency, largest)
+        most_gpus = max((each.config for each in self._left), key=needed_gpus)
+        with ray_cluster(most_gpus.model_copy(update={"run_id": self._request.sweep_id})):
+            for each in self._left:
+                check_concurrency(self._request.concurrency, each.config)
             address = os.environ.get("RAY_ADDRESS") or ray.get_runtime_context().gcs_address
             await self.run_left(address)
 
@@ -94,9 +93,8 @@ class Sweep:
         board.write(self._folder)
         ended = sum(record.state in (RunState.FINISHED, RunState.FAILED) for record in self._folder.records.values())
         self._artifacts.put_table("leaderboard", board.table(), f"{board.title()}; {self._folder.path.absolute()}")
-        self._artifacts.put_progress(
-            100.0 * ended / len(self._plan.combinations), f"{len(self._plan.combinations)} runs"
-        )
+        total = len(self._folder.records)
+        self._artifacts.put_progress(100.0 * ended / total, f"{total} runs")
 
     def board(self) -> Leaderboard:
         """Return the leaderboard as it is now."""
