@@ -74,10 +74,15 @@ def difference(kept: Grid, asked: Grid) -> list[str]:
     return clauses
 
 
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short name of each key for tables: its last part, or all of it where two end alike."""
+def short_names(keys: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
+    """Return a short name of each key for tables: its last part, or all of it where that is not unique.
+
+    Args:
+        keys: The keys.
+        taken: Names that other columns have.
+    """
     last = {key: key.lstrip("+").rpartition(".")[2] for key in keys}
-    names = list(last.values())
+    names = [*last.values(), *taken]
     return {key: name if names.count(name) == 1 else key.lstrip("+") for key, name in last.items()}
 
 

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from embodyflow.data.confidence_intervals import mean_interval
-from embodyflow.orchestration.display.markdown import escape_cell
 from embodyflow.orchestration.sweep.grid import SEED, short_names, swept
 from embodyflow.orchestration.sweep.sweep_folder import RunState, SweepFolder
 from embodyflow.orchestration.sweep.sweep_request import Combination, Direction, Plan
@@ -22,6 +21,9 @@ from embodyflow.record.metric_names import MEASURES
 
 WIDTH = 80
 """Columns of the printed table."""
+
+COLUMNS = ("rank", "before", "after", "interval", "state", "seconds", "runs")
+"""Columns of the table; the keys that differ stand after the first."""
 
 STUDENT_SEEDS = 5
 """Number of seeds from which Student's interval of the mean is shown."""
@@ -116,8 +118,8 @@ class Leaderboard:
         lines = [self._header(), ["---"] * len(self._header())]
         lines += [[_text(cell).replace("|", "\\|") for cell in self._cells(row)] for row in self.rows]
         table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        notes = "".join(f"\n- {escape_cell(note)}" for note in self._notes())
-        return f"# {escape_cell(self.sweep_id)}\n\n{escape_cell(self.title())}\n\n{table}{notes}\n"
+        notes = "".join(f"\n- {note}" for note in self._notes())
+        return f"# {self.sweep_id}\n\n{self.title()}\n\n{table}{notes}\n"
 
     def text(self, width: int = WIDTH) -> str:
         """Return the leaderboard for a terminal of that many columns."""
@@ -127,10 +129,9 @@ class Leaderboard:
         for row in self.rows:
             table.add_row(*(_text(cell) for cell in self._cells(row)))
         buffer = io.StringIO()
-        console = Console(file=buffer, width=width, color_system=None)
-        console.print(table)
-        for note in self._notes():
-            console.print(note, markup=False, highlight=False)
+        console = Console(file=buffer, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+        for each in (table, *self._notes()):
+            console.print(each)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     def as_json(self) -> str:
@@ -145,10 +146,10 @@ class Leaderboard:
         write_durably(folder.path / "leaderboard.md", self.markdown())
 
     def _keys(self) -> dict[str, str]:
-        return short_names(list(self.rows[0].settings))
+        return short_names(list(self.rows[0].settings), taken=COLUMNS)
 
     def _header(self) -> list[str]:
-        return ["rank", *self._keys().values(), "before", "after", "interval", "state", "seconds", "runs"]
+        return [COLUMNS[0], *self._keys().values(), *COLUMNS[1:]]
 
     def _cells(self, row: Row) -> list[Any]:
         interval = "" if row.interval is None else f"{row.interval.low:.3g} to {row.interval.high:.3g}"

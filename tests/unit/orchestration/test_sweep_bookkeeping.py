@@ -263,6 +263,13 @@ def test_a_wide_grid_still_fits_80_columns(bench: Bench) -> None:
     assert max(map(len, lines)) <= 80 and lines[0] == "no metric yet, maximize"
 
 
+def test_a_list_in_brackets_is_printed_as_it_is(bench: Bench) -> None:
+    plan, folder = bench.opened(bench.request("seed=0,1"))
+    board = leaderboard(plan, folder, "s", None, "maximize")
+    rows = [replace(row, settings={"env.tasks": "[reach-v3,push-v3]"}) for row in board.rows]
+    assert "[reach-v3,push-v3]" in replace(board, rows=rows).text(200)
+
+
 def test_the_files_have_what_is_printed(bench: Bench) -> None:
     ranked_board(bench)
     written = json.loads((bench.root / "s" / "leaderboard.json").read_text())

@@ -135,6 +135,7 @@ def test_a_difference_names_each_key_and_ignores_the_order() -> None:
 def test_keys_are_short_where_that_is_unambiguous() -> None:
     names = short_names(["trainer.learning_rate", "critic.learning_rate", "+policy.hidden_size"])
     assert list(names.values()) == ["trainer.learning_rate", "critic.learning_rate", "hidden_size"]
+    assert short_names(["env.seconds"], taken=["rank", "seconds"]) == {"env.seconds": "env.seconds"}
 
 
 def test_checking_writes_nothing(tmp_path: Path) -> None:
