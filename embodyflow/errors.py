@@ -15,6 +15,10 @@ class HealthError(RuntimeError):
     """A finding about the health of a run ended it; the message names the detector and what it found."""
 
 
+class SweepError(RuntimeError):
+    """Runs of a sweep have not finished; the message names them."""
+
+
 class SamplingError(RuntimeError):
     """An iteration found too few rows worth training on; the message says what to change."""
 

@@ -150,6 +150,9 @@ METRICS = {
 }
 """Meaning of each metric by its name. Names under ``perf/`` depend on timing and differ from run to run."""
 
+MEASURES = ("eval/greedy_success_rate", "eval/return", "rollout/success_rate", "rollout/reward")
+"""Metrics to compare runs by; the first that every run has counts."""
+
 RECORD_KEYS = {
     "iteration": "Index of the iteration, from 1; 0 is before the first.",
     "weights_digest": "SHA-256 of the policy's full weights.",

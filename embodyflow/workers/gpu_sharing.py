@@ -48,7 +48,7 @@ def check_resources(config: RunConfig) -> None:
     """
     have, cluster = ray.cluster_resources(), config.cluster
     num_workers = sum(shape.num_ranks for shape in config.groups.values())
-    needs = {"GPU": needed_gpus(config), "CPU": num_workers * cluster.cpus_per_worker}
+    needs = {"GPU": needed_gpus(config), "CPU": needed_cpus(config)}
     for resource, needed in needs.items():
         if needed > have.get(resource, 0.0):
             each = cluster.cpus_per_worker if resource == "CPU" else cluster.gpus_per_worker
@@ -90,6 +90,11 @@ def needed_gpus(config: RunConfig) -> float:
     if 0 < each < 1:
         return len(_workers_per_gpu(config))
     return each * sum(shape.num_ranks for shape in config.groups.values())
+
+
+def needed_cpus(config: RunConfig) -> float:
+    """Return the number of CPUs that the workers of a run reserve."""
+    return config.cluster.cpus_per_worker * sum(shape.num_ranks for shape in config.groups.values())
 
 
 @contextmanager

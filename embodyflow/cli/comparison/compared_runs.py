@@ -8,6 +8,7 @@ from typing import Any
 
 from embodyflow.cli.found_runs import find_run
 from embodyflow.errors import ConfigError
+from embodyflow.record.metric_names import MEASURES
 from embodyflow.record.metrics_log import records_in
 from embodyflow.record.run_folder import RunFolder
 
@@ -15,9 +16,6 @@ Record = Mapping[str, Any]
 
 NOT_COMPARED = ("run_id", "run_root", "seed", "tracking.")
 """Beginnings of the keys that do not change what a run learns, and the seed."""
-
-MEASURES = ("eval/greedy_success_rate", "eval/return", "rollout/success_rate", "rollout/reward")
-"""Metrics to compare runs by; the first that every run has counts."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ def algorithms(flow: str | None = None) -> list[str]:
     return [name for name, runs_in in flows.items() if flow in (None, runs_in)]
 
 
+def group_files(group: str) -> list[str]:
+    """Return the names of a configuration group's files, the project's own and the shipped ones; empty for no group."""
+    return _options(group)
+
+
 def default_algorithm(experiment: str, flow: str) -> str:
     """Return the algorithm that a flow uses for an experiment by default.
 

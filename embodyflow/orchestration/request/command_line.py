@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from uuid import UUID
 
-from prefect import Flow
+from prefect import Flow, get_client
+from prefect.flow_engine import run_flow_async
 from rich.console import Console
 
 from embodyflow.config import RunConfig
-from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError
+from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError, SweepError
 from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.orchestration.request.existing_run import continued
 from embodyflow.orchestration.request.request import check, parse_arguments
@@ -28,6 +30,9 @@ from embodyflow.record.run_folder import RunFolder
 
 STOPPED = 128 + signal.SIGINT
 """Exit code of a stopped run."""
+
+FLOW_RUN_VARIABLE = "EMBODYFLOW_FLOW_RUN"
+"""Variable with the id of the flow run that this process carries out, which a sweep has created."""
 
 STOP_SECONDS = 8.0
 """Seconds for a stopped run to end its processes and report to Prefect; its watcher needs a few more."""
@@ -70,15 +75,20 @@ def main(flow: Flow[..., Any]) -> None:
 
 
 def run_flow(
-    flow: Flow[..., Any], parameters: dict[str, Any], config: RunConfig, if_stopped: Callable[[], str]
+    flow: Flow[..., Any],
+    parameters: dict[str, Any],
+    config: RunConfig | None,
+    if_stopped: Callable[[], str],
+    stop_seconds: float = STOP_SECONDS,
 ) -> dict[str, Any]:
     """Run a flow in this process and return its result; a signal stops the flow and exits with code 130.
 
     Args:
         flow: Flow to run.
         parameters: Parameters of the flow.
-        config: Run configuration.
+        config: Configuration of the run whose progress a terminal shows; ``None`` shows none.
         if_stopped: Function that returns the message to print after a signal.
+        stop_seconds: Time that a stopped flow has to end its processes and report to Prefect.
 
     Raises:
         ConfigError: No folder can be written in which Prefect would start its server.
@@ -93,8 +103,8 @@ def run_flow(
         os._exit(STOPPED)
 
     try:
-        return asyncio.run(_run(flow, parameters, config, leave))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+        return asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
+    except (KeyboardInterrupt, asyncio.CancelledError, SystemExit):  # Ray's handler of SIGTERM raises SystemExit
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
     finally:
@@ -103,13 +113,17 @@ def run_flow(
 
 def _without_traceback(record: logging.LogRecord) -> bool:
     """Remove the traceback of an error from Prefect's log if its message is enough."""
-    if record.exc_info and isinstance(record.exc_info[1], ConfigError | StorageError | ClusterLostError):
+    if record.exc_info and isinstance(record.exc_info[1], ConfigError | StorageError | ClusterLostError | SweepError):
         record.exc_info = None
     return True
 
 
 async def _run(
-    flow: Callable[..., Any], parameters: dict[str, Any], config: RunConfig, leave: Callable[[], None]
+    flow: Flow[..., Any],
+    parameters: dict[str, Any],
+    config: RunConfig | None,
+    leave: Callable[[], None],
+    stop_seconds: float,
 ) -> dict[str, Any]:
     """Run the flow, with a progress bar on a terminal.
 
@@ -118,7 +132,7 @@ async def _run(
     running, loop = asyncio.ensure_future(_connect_and_run(flow, parameters)), asyncio.get_running_loop()
 
     # Prefect waits minutes for a server that does not answer.
-    leaving = threading.Timer(STOP_SECONDS, leave)
+    leaving = threading.Timer(stop_seconds, leave)
     leaving.daemon = True
 
     def stop(*_: Any) -> None:
@@ -128,7 +142,7 @@ async def _run(
 
     with _handle_signals(stop, loop):
         console = Console(stderr=True)
-        if console.is_terminal:
+        if config is not None and console.is_terminal:
             with RunProgress(config.run_dir, console, config.headline, config.iterations) as progress:
                 while not (await asyncio.wait([running], timeout=0.2))[0]:
                     progress.update()
@@ -137,13 +151,18 @@ async def _run(
     return result
 
 
-async def _connect_and_run(flow: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+async def _connect_and_run(flow: Flow[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
     # This process imports torch and Ray while the server starts in another one.
     importing = asyncio.create_task(asyncio.to_thread(import_module, "embodyflow.orchestration.run.open_run"))
     await connect()
     await importing
-    result: dict[str, Any] = await flow(**parameters)
-    return result
+    created = os.environ.pop(FLOW_RUN_VARIABLE, None)
+    if created is None:
+        result: dict[str, Any] = await flow(**parameters)
+        return result
+    async with get_client() as client:
+        flow_run = await client.read_flow_run(UUID(created))
+    return await run_flow_async(flow, flow_run=flow_run, parameters=parameters)  # type: ignore[return-value]
 
 
 @contextmanager

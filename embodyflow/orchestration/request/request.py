@@ -135,11 +135,11 @@ def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunReq
     for word in arguments:
         key, value = split_word(word, "iterations=5")
         if key == "if_exists":
-            named[key] = _if_exists(value)
+            named[key] = if_exists_of(value)
         elif key not in FLOW_KEYS:
             overrides.append(word)
         elif key in ("iterations", "seed"):
-            named[key] = _whole_number(word)
+            named[key] = whole_number(word)
         else:
             named[key] = value
     return RunRequest(**named, overrides=tuple(overrides), flow=flow or _flow_of(named, overrides))
@@ -167,14 +167,24 @@ def split_word(word: str, example: str) -> tuple[str, str]:
     return key, value
 
 
-def _whole_number(word: str) -> int:
+def whole_number(word: str) -> int:
+    """Return the number in a word ``key=number``.
+
+    Raises:
+        ConfigError: The value is no whole number.
+    """
     try:
         return int(word.partition("=")[2])
     except ValueError:
         raise ConfigError(f"{word}: must be a whole number") from None
 
 
-def _if_exists(value: str) -> IfExists:
+def if_exists_of(value: str) -> IfExists:
+    """Return the value of ``if_exists``.
+
+    Raises:
+        ConfigError: It is another word.
+    """
     if value not in ("refuse", "resume"):
         raise ConfigError(f"if_exists={value}: must be refuse or resume")
     return cast(IfExists, value)

@@ -1,7 +1,7 @@
 """The one name of a run: its folder, its flow run and its artifacts have it.
 
-It is the ``run_id`` or ``resume`` of the request, or else the name of the flow run: the one in the form of the Prefect
-UI, of ``prefect deployment run --name``, or the one that Prefect made up.
+It is the ``run_id``, ``resume`` or ``sweep_id`` of the request, or else the name of the flow run: the one in the form
+of the Prefect UI, of ``prefect deployment run --name``, or the one that Prefect made up.
 """
 
 import re
@@ -21,7 +21,8 @@ MAX_LENGTH = 80
 def flow_run_name() -> str:
     """Return the name of the current flow run; Prefect calls this when a run of the flow starts."""
     parameters = flow_run.parameters
-    return str(parameters.get("run_id") or parameters.get("resume") or as_run_name(str(flow_run.name)))
+    named = (parameters.get(key) for key in ("run_id", "resume", "sweep_id"))
+    return next((str(each) for each in named if each), as_run_name(str(flow_run.name)))
 
 
 def as_run_name(name: str) -> str:

@@ -32,6 +32,11 @@ def start_flow_watcher() -> None:
     _flow_watchers.append(start_watcher(FLOW_VARIABLE, os.environ))
 
 
+def has_flow_watcher() -> bool:
+    """Return True if this process has a watcher."""
+    return bool(_flow_watchers)
+
+
 def tell_flow_watcher(line: str) -> bool:
     """Send the flow run that the watcher closes when this process ends; return False if this process has no watcher.
 

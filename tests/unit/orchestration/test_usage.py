@@ -1,5 +1,9 @@
 """``python -m flows.<name> --help`` names the flow's own parameters."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from embodyflow.orchestration.request.usage import answer_help, usage
@@ -25,3 +29,16 @@ def test_help_exits_with_code_0(word: str, capsys: pytest.CaptureFixture[str]) -
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ")
     answer_help(grpo, ["experiment=push"], "")  # without a request for help it returns
+
+
+@pytest.mark.parametrize("flow", ["grpo", "evaluate", "sweep"])
+def test_a_flow_gives_its_own_server_time_to_start(flow: str) -> None:
+    """Prefect keeps the settings that it finds when it is first imported."""
+    program = (
+        f"import flows.{flow}\n"
+        "from prefect.settings import get_current_settings as settings\n"
+        "print(settings().server.ephemeral.startup_timeout_seconds)"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "120"

@@ -38,7 +38,7 @@ def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
 
 def test_every_training_flow_has_a_deployment() -> None:
     names = {(each["entrypoint"].rpartition(":")[2], each["name"]) for each in DEPLOYMENTS}
-    assert {flow for flow, _ in names} == {*PIPELINES, "evaluate"}
+    assert {flow for flow, _ in names} == {*PIPELINES, "evaluate", "sweep"}
     assert {flow for flow, name in names if name == "embodied"} == {"grpo", "ppo", "dapo", "srpo", "evaluate"}
     assert {flow for flow, name in names if name == "libero"} == {"grpo", "srpo", "evaluate"}
     assert {flow for flow, name in names if name == "math"} == {"grpo", "ppo", "dapo", "gspo", "cpgd"}
@@ -170,7 +170,7 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
         (
             "grop",
             "embodied",
-            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd",
+            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd, sweep",
         ),
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, sac, srpo"),
     ],
