@@ -22,6 +22,7 @@ RETRY_SECONDS = 3.0
 
 _TIMEOUT = 5.0
 _OPEN = ("RUNNING", "CANCELLING", "PAUSED")
+_FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _ENDED = {"type": "CRASHED", "name": "Crashed", "message": "Its process ended without a report."}
 _CANCELLED = {"type": "CANCELLED", "name": "Cancelled", "message": "Its process ended while it was being cancelled."}
 
@@ -62,26 +63,27 @@ def close_last(lines: str) -> None:
 def close(run: WatchedFlowRun) -> None:
     """Move a flow run and its subflow runs to a final state, unless its worker does so or another attempt runs.
 
+    A process that reports the end of its flow run may have failed to report that of a subflow run: Prefect's server can
+    keep one in state Running that a signal has ended.
+
     Raises:
         OSError: The server refuses the request, or does not answer in time.
     """
     deadline = time.monotonic() + (REPORT_SECONDS if run.has_worker else 0.0)
-    while state := _open_state(run):
-        if time.monotonic() >= deadline:
-            _end(run, run.id, _CANCELLED if state == "CANCELLING" else _ENDED)
-            within = {"parent_flow_run_id": {"any_": [run.id]}, "state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
-            for each in _ask(run, "POST", "/flow_runs/filter", {"flow_runs": within}) or ():
-                _end(run, each["id"], _ENDED)
-            return
+    while (state := _state(run)) in _OPEN and time.monotonic() < deadline:
         time.sleep(0.5)
+    if state in _OPEN:
+        _end(run, run.id, _CANCELLED if state == "CANCELLING" else _ENDED)
+    if state in _OPEN or state in _FINAL:
+        within = {"parent_flow_run_id": {"any_": [run.id]}, "state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
+        for each in _ask(run, "POST", "/flow_runs/filter", {"flow_runs": within}) or ():
+            _end(run, each["id"], _ENDED)
 
 
-def _open_state(run: WatchedFlowRun) -> str | None:
-    """Return the type of the flow run's state, or None if this attempt has ended or the run or server is gone."""
+def _state(run: WatchedFlowRun) -> str | None:
+    """Return the type of the flow run's state, or None if another attempt has begun or the run or server is gone."""
     found = _ask(run, "GET", f"/flow_runs/{run.id}")
-    if found is None or found["run_count"] != run.run_count or found["state_type"] not in _OPEN:
-        return None
-    return str(found["state_type"])
+    return None if found is None or found["run_count"] != run.run_count else str(found["state_type"])
 
 
 def _end(run: WatchedFlowRun, flow_run_id: str, state: Mapping[str, str]) -> None:

@@ -100,19 +100,27 @@ def test_a_run_that_was_being_cancelled_is_cancelled(server: tuple[Server, Watch
     assert fake.states["mine"] == "CANCELLED"
 
 
-@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CRASHED", "CANCELLED", "SCHEDULED", "PENDING"])
-def test_a_run_whose_end_was_reported_is_left_alone(server: tuple[Server, WatchedFlowRun], state: str) -> None:
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"])
+def test_a_run_whose_end_was_reported_keeps_it(server: tuple[Server, WatchedFlowRun], state: str) -> None:
     fake, run = server
     fake.states["mine"] = state
     close(run)
-    assert fake.states["mine"] == state
+    assert fake.states == CLOSED | {"mine": state}, "an iteration without a report is closed"
+
+
+@pytest.mark.parametrize("state", ["SCHEDULED", "PENDING"])
+def test_a_run_that_begins_again_is_left_alone(server: tuple[Server, WatchedFlowRun], state: str) -> None:
+    fake, run = server
+    fake.states["mine"] = state
+    close(run)
+    assert fake.states == {"mine": state, "iteration-1": "COMPLETED", "iteration-2": "RUNNING"}
 
 
 def test_a_later_attempt_of_the_run_is_left_alone(server: tuple[Server, WatchedFlowRun]) -> None:
     fake, run = server
     fake.run_count = 2
     close(run)
-    assert fake.states["mine"] == "RUNNING"
+    assert (fake.states["mine"], fake.states["iteration-2"]) == ("RUNNING", "RUNNING")
 
 
 def test_a_worker_that_reports_the_end_is_waited_for(server: tuple[Server, WatchedFlowRun]) -> None:
