@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from omegaconf import OmegaConf
+
 from embodyflow.cli.speed.iteration_time import IterationTime
 from embodyflow.config import RunConfig
+from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.robots.control import ControlConfig
+from embodyflow.errors import ConfigError
 
 LEAST_GAIN = 1.05
 """Smallest gain that is worth a line."""
@@ -30,7 +34,7 @@ class Advice:
 
 
 def advice(time: IterationTime, config: RunConfig) -> list[Advice]:
-    """Return the changes that gain most, each alone, best first.
+    """Return the changes that gain most and that the run's kind of job allows, each alone, best first.
 
     Every gain is T / T′ with the time T of an iteration now and T′ after the change. Each formula is with the change.
     """
@@ -42,8 +46,18 @@ def advice(time: IterationTime, config: RunConfig) -> list[Advice]:
         *_fewer_task_runs(time, config),
         *_fewer_evaluations(time, config),
     ]
-    worthwhile = [each for each in found if each.gain >= LEAST_GAIN]
+    worthwhile = [each for each in found if each.gain >= LEAST_GAIN and _is_allowed(each.change, config)]
     return sorted(worthwhile, key=lambda each: (each.is_bound, -each.gain))
+
+
+def _is_allowed(change: str, config: RunConfig) -> bool:
+    """Return False if the run's configuration would be refused with the change."""
+    merged = OmegaConf.merge(config.model_dump(mode="json"), OmegaConf.from_dotlist(change.split()))
+    try:
+        validate_config(OmegaConf.to_container(merged))  # type: ignore[arg-type]
+    except ConfigError:
+        return False
+    return True
 
 
 def _gain(time: IterationTime, saved: float) -> float:

@@ -94,6 +94,17 @@ def test_a_worker_for_each_group_is_the_limit(tmp_path: Path) -> None:
     assert "rollout.num_workers" not in gains(time_of(config, line(1)), config)
 
 
+def test_what_the_job_refuses_is_not_advised(tmp_path: Path) -> None:
+    """Off-policy training has one rank, and its rollouts do not run ahead."""
+    words = ("experiment=pendulum", "rollout.envs_per_worker=2", f"run_root={tmp_path}", "run_id=mine")
+    seconds = {"wait_for_rollout": 6.0, "iteration": 9.0, "commit": 1.0, "rollout": 6.0, "store": 0.5, "train": 2.5}
+    record = {"iteration": 1, **{f"perf/{name}_seconds": value for name, value in seconds.items()}}
+    config = compose_config(words)
+    found = gains(time_of(config, record), config)
+    assert found["rollout.num_workers"].change == "rollout.num_workers=2 rollout.envs_per_worker=1"
+    assert not {"trainer.num_ranks", "rollout.max_staleness"} & set(found)
+
+
 def test_the_explanation_fits_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder.create(config_of(tmp_path))
     for record in (line(1, scale=5.0), line(2), line(3)):
