@@ -31,6 +31,9 @@ from embodyflow.record.run_folder import RunFolder
 STOPPED = 128 + signal.SIGINT
 """Exit code of a stopped run."""
 
+RAY_EXITS = (1, signal.SIGTERM)
+"""Codes with which Ray's handlers of SIGTERM exit where they have replaced ours."""
+
 FLOW_RUN_VARIABLE = "EMBODYFLOW_FLOW_RUN"
 """Variable with the id of the flow run that this process carries out, which a sweep has created."""
 
@@ -104,7 +107,9 @@ def run_flow(
 
     try:
         return asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
-    except (KeyboardInterrupt, asyncio.CancelledError, SystemExit):  # Ray's handler of SIGTERM raises SystemExit
+    except (KeyboardInterrupt, asyncio.CancelledError, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code not in RAY_EXITS:
+            raise  # a function of the user's has ended the process, perhaps with a message
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
     finally:
@@ -135,10 +140,14 @@ async def _run(
     leaving = threading.Timer(stop_seconds, leave)
     leaving.daemon = True
 
+    def cancel() -> None:
+        if not running.cancelling():  # a second cancellation would interrupt what ends after the first
+            running.cancel()
+
     def stop(*_: Any) -> None:
-        if leaving.ident is None:  # else a second cancellation would interrupt what ends after the first
+        if leaving.ident is None:
             leaving.start()
-            loop.call_soon_threadsafe(running.cancel)
+            loop.call_soon_threadsafe(cancel)
 
     with _handle_signals(stop, loop):
         console = Console(stderr=True)

@@ -16,6 +16,8 @@ async def connect():
 async def flow():
     if sys.argv[1] == "replaced":  # by one whose exception is lost
         signal.signal(signal.SIGTERM, lambda *_: None)
+    if sys.argv[1].isdigit():  # by one as Ray's
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
     print("ready", flush=True)
     try:
         await asyncio.sleep(60)
@@ -28,7 +30,7 @@ command_line.run_flow(flow, {}, None, lambda: "stopped")
 """
 
 
-@pytest.mark.parametrize("handler", ["own", "replaced"])
+@pytest.mark.parametrize("handler", ["own", "replaced", "1", "15"])
 def test_sigterm_ends_a_flow_once_whoever_handles_it(handler: str) -> None:
     command = [sys.executable, "-c", FLOW, handler]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -36,3 +38,23 @@ def test_sigterm_ends_a_flow_once_whoever_handles_it(handler: str) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "cleaned up\n") and err.splitlines()[-1] == "stopped", err
+
+
+ENDING = """
+import sys
+from embodyflow.orchestration.request import command_line
+
+async def connect():
+    pass
+
+async def flow():
+    sys.exit("the licence has expired")
+
+command_line.connect = connect
+command_line.run_flow(flow, {}, None, lambda: "stopped")
+"""
+
+
+def test_a_flow_that_a_function_ends_is_not_said_to_be_stopped() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1] == "the licence has expired"
