@@ -3,12 +3,11 @@
 They are initialised as torch initialises linear layers.
 """
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
 from embodyflow.policies.mlp_bounded.configuration_mlp_bounded import MLPBoundedConfig
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import hidden_layers
 
 LOG_STD_BOUNDS = (-5.0, 2.0)
 """Bounds of the logarithm of a deviation, as in the authors' implementation."""
@@ -23,7 +22,7 @@ class MLPBounded(nn.Module):
 
     def __init__(self, config: MLPBoundedConfig) -> None:
         super().__init__()
-        self.blocks = _hidden_layers(config)
+        self.blocks = hidden_layers(config)
         self.mean = nn.Linear(config.hidden_size, config.action_dim)
         self.deviation = nn.Parameter(torch.zeros(config.action_dim))
 
@@ -41,7 +40,7 @@ class MLPStateValue(nn.Module):
 
     def __init__(self, config: MLPBoundedConfig) -> None:
         super().__init__()
-        self.blocks = _hidden_layers(config)
+        self.blocks = hidden_layers(config)
         self.value = nn.Linear(config.hidden_size, 1)
 
     def forward(self, state: Tensor) -> Tensor:
@@ -51,8 +50,3 @@ class MLPStateValue(nn.Module):
             features = block(features)
         values: Tensor = self.value(features).squeeze(-1)
         return values
-
-
-def _hidden_layers(config: MLPBoundedConfig) -> nn.ModuleList:
-    sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
-    return nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))

@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.flow_sde import standard_normals
 from embodyflow.policies.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.mlp_bounded.configuration_mlp_bounded import MLPBoundedConfig
 from embodyflow.policies.mlp_bounded.modeling_mlp_bounded import MLPBounded
@@ -39,7 +40,7 @@ class MLPBoundedPolicy(MLPPolicy):
         mean, log_std = self._gaussian(torch.from_numpy(observation["state"]), temperature)
         actions = mean
         if uniforms is not None:
-            normals = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+            normals = standard_normals(torch.from_numpy(uniforms)).to(mean)
             actions = (mean + log_std.exp() * normals).clamp(-1, 1)
         log_probs = _log_densities(actions, mean, log_std).sum(-1, keepdim=True)
         numbers = actions.cpu().numpy()

@@ -5,6 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision, NormalizationStatistics
+from embodyflow.policies.flow_sde import standard_normals
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
 from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import MLPChunks, squash_in_lanes
 from embodyflow.policies.mlp_squashed.policy_mlp_squashed import LARGEST_TARGET, SquashedGaussianPolicy
@@ -69,7 +70,7 @@ class MLPChunksPolicy(SquashedGaussianPolicy):
             sigma: Standard deviation of the noise, in 256ths of the range of an action.
             uniforms: Random numbers in [0, 1), float32 ``[n, C·A]``.
         """
-        noise = torch.special.ndtri(uniforms.double().clamp(1e-12, 1 - 1e-12)).to(actions)
+        noise = standard_normals(uniforms).to(actions)
         targets = actions.flatten(1) + sigma * 2 / BINS * noise
         log_probs = self._log_densities(observation["state"], targets.clamp(-LARGEST_TARGET, LARGEST_TARGET), 1.0)
         counted = mask.repeat_interleave(self.config.action_dim, 1).to(self._device)

@@ -1,10 +1,9 @@
 """Network of the deterministic policy, initialised as torch initialises linear layers."""
 
-from itertools import pairwise
-
 from torch import Tensor, nn
 
 from embodyflow.policies.mlp_deterministic.configuration_mlp_deterministic import MLPDeterministicConfig
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import hidden_layers
 
 
 class MLPDeterministic(nn.Module):
@@ -12,8 +11,7 @@ class MLPDeterministic(nn.Module):
 
     def __init__(self, config: MLPDeterministicConfig) -> None:
         super().__init__()
-        sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))
+        self.blocks = hidden_layers(config)
         self.action = nn.Linear(config.hidden_size, config.action_dim)
 
     def forward(self, state: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.flow_sde import standard_normals
 from embodyflow.policies.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.mlp_deterministic.configuration_mlp_deterministic import MLPDeterministicConfig
 from embodyflow.policies.mlp_deterministic.modeling_mlp_deterministic import MLPDeterministic
@@ -40,7 +41,7 @@ class MLPDeterministicPolicy(MLPPolicy):
         decided = self.model(torch.from_numpy(observation["state"]).to(self._device))
         actions, deviation = decided, self._deviation * math.sqrt(temperature)
         if uniforms is not None:
-            normals = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(decided)
+            normals = standard_normals(torch.from_numpy(uniforms)).to(decided)
             actions = (decided + deviation * normals).clamp(-1, 1)
         log_probs = _log_density(actions - decided, deviation).cpu().numpy()
         numbers = actions.cpu().numpy()

@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.flow_sde import standard_normals
 from embodyflow.policies.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, gaussian_entropy, gaussian_log_prob
@@ -39,10 +40,9 @@ class MLPGaussianPolicy(MLPPolicy):
         """
         mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
-        if uniforms is None:
-            normals = torch.zeros_like(mean)
-        else:
-            normals = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+        normals = torch.zeros_like(mean)
+        if uniforms is not None:
+            normals = standard_normals(torch.from_numpy(uniforms)).to(mean)
         actions = (mean + log_std.exp() * normals).cpu().numpy()
         log_probs = gaussian_log_prob(normals, log_std)[:, None].cpu().numpy()
         return Decision(actions, log_probs, actions[:, None])

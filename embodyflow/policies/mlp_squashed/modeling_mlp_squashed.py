@@ -36,8 +36,7 @@ class MLPSquashed(nn.Module):
 
     def __init__(self, config: Sizes) -> None:
         super().__init__()
-        sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))
+        self.blocks = hidden_layers(config)
         self.mean = nn.Linear(config.hidden_size, config.decision_dim)
         self.log_std = nn.Linear(config.hidden_size, config.decision_dim)
 
@@ -118,6 +117,12 @@ class HiddenEnsemble(nn.Sequential):
             inputs = each(inputs, members)
         features: Tensor = activation(inputs)
         return features
+
+
+def hidden_layers(config: Sizes) -> nn.ModuleList:
+    """Return the layers of ReLU that map states to hidden features."""
+    sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
+    return nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

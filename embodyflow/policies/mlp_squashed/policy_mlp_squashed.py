@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.flow_sde import standard_normals
 from embodyflow.policies.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
 from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPSquashed, squash
@@ -35,10 +36,9 @@ class SquashedGaussianPolicy(MLPPolicy):
             temperature: Factor of the variance before squashing.
         """
         mean, log_std = self.model(torch.from_numpy(state).to(self._device))
-        if uniforms is None:
-            noise = torch.zeros_like(mean)
-        else:
-            noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+        noise = torch.zeros_like(mean)
+        if uniforms is not None:
+            noise = standard_normals(torch.from_numpy(uniforms)).to(mean)
         numbers, log_probs = self._squash(mean, log_std + 0.5 * math.log(temperature), noise)
         return numbers.cpu().numpy(), log_probs.cpu().numpy()
 

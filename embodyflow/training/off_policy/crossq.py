@@ -70,9 +70,7 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
             values, next_values = self._critics.evaluate_actions(states, actions).chunk(2, 1)
         returns, discounts = batch.returns.to(values.device), batch.discounts.to(values.device)
         targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, temperature)
-        loss = critic_loss(values, targets)
-        norm = self._step("critics", loss)
-        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+        return self._train_critics(values, critic_loss(values, targets))
 
     def _step_policy(self, state: torch.Tensor, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
         with batch_statistics(self._policy.model):

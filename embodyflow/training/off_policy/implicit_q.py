@@ -59,9 +59,7 @@ class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
             next_values = self._states.evaluate_states(batch.next_state)
             targets = batch.returns.to(next_values) + batch.discounts.to(next_values) * next_values
         values = self._critics.evaluate_actions(batch.state, batch.action)
-        loss = squared_errors(values, targets)
-        norm = self._step("critics", loss)
-        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+        return self._train_critics(values, squared_errors(values, targets))
 
     def _step_state_critic(self, state: torch.Tensor, values: torch.Tensor) -> Metrics:
         loss = expectile_loss(values - self._states.evaluate_states(state), self._settings.expectile)

@@ -124,6 +124,11 @@ class PolicyAndCritics(Generic[PolicyT]):
         trained.optimizer.step()
         return torch.tensor(norm)
 
+    def _train_critics(self, values: torch.Tensor, loss: torch.Tensor) -> Metrics:
+        """Take an optimizer step of the critics, by the loss of their values; return its metrics."""
+        norm = self._step("critics", loss)
+        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""
         return {name: each.state_dict() for name, each in self.trained.items()}

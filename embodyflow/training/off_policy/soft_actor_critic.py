@@ -83,9 +83,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
             cost = temperature if self._settings.entropy_backup else torch.zeros_like(temperature)
             targets = soft_targets(returns, discounts, next_values, next_log_probs, cost)
         values = self._critics.evaluate_actions(batch.state, batch.action)
-        loss = critic_loss(values, targets)
-        norm = self._step("critics", loss)
-        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+        return self._train_critics(values, critic_loss(values, targets))
 
     def _step_policy(
         self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor

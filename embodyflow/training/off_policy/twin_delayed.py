@@ -70,9 +70,7 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
             returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
             targets = deterministic_targets(returns, discounts, next_values)
         values = self._critics.evaluate_actions(batch.state, batch.action)
-        loss = squared_errors(values, targets)
-        norm = self._step("critics", loss)
-        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+        return self._train_critics(values, squared_errors(values, targets))
 
     def _step_policy(self, state: torch.Tensor) -> Metrics:
         loss = -self._values_for_policy(state, self._policy.decide(state), self._first).mean()
