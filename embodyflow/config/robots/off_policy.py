@@ -133,7 +133,7 @@ class CrossQConfig(OffPolicyConfig):
 
 
 class ImplicitQConfig(TargetsConfig):
-    """Implicit Q-learning (Kostrikov et al. 2022, arXiv:2110.06169), which learns from the demonstrations alone.
+    """Implicit Q-learning (Kostrikov et al. 2022, arXiv:2110.06169), which values no action outside of its data.
 
     Attributes:
         updates_per_iteration: Updates of an iteration of the pipeline ``offline``.

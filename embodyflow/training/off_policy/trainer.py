@@ -88,12 +88,6 @@ class OffPolicyTrainer(FSDPTrainer):
             self._opened = self._open()
         return self._opened
 
-    @property
-    def _opened_demonstrations(self) -> ReplayBuffer:
-        """The demonstrations, which are opened with the replay buffer."""
-        assert self.replay is not None and self._demonstrations is not None
-        return self._demonstrations
-
     def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
         """Append an iteration's transitions to the replay buffer.
 
@@ -128,9 +122,12 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def train_offline(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
         """Take the updates of an iteration without new transitions, from demonstrations alone; see :meth:`train`."""
-        settings, demonstrations = cast(ImplicitQConfig, self._settings), self._opened_demonstrations
+        settings = cast(ImplicitQConfig, self._settings)
+        if self._opened is None:
+            self._opened = self._open()  # the demonstrations too
+        assert self._demonstrations is not None  # the configuration was refused without any
         due = range((iteration - 1) * settings.updates_per_iteration, iteration * settings.updates_per_iteration)
-        return self._take(due, draws, iteration, demonstrations.sample)
+        return self._take(due, draws, iteration, self._demonstrations.sample)
 
     def _take(
         self,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from off_policy_runs import OffPolicyRun
 
 from embodyflow.data.tables import digest_of
@@ -136,3 +137,62 @@ def test_it_learns(tmp_path: Path) -> None:
     after = np.mean(run.rollout.evaluate(range(20)).returns) / 5
     run.close()
     assert before < -0.8 and after > -0.2
+
+
+OFFLINE = ("algorithm=iql", "off_policy.updates_per_iteration=7")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The word that names a data set: the transitions of a run by SAC."""
+    folder = tmp_path_factory.mktemp("data")
+    run = OffPolicyRun(folder)
+    run.iterate(range(1, 4))
+    run.close()
+    return f"off_policy.demonstrations={folder}/replay"
+
+
+def train_offline(run: OffPolicyRun, iterations: range) -> list[tuple[int, ...]]:
+    """Train and commit; return all weights after each iteration."""
+    ends = []
+    for iteration in iterations:
+        metrics = run.trainer.train_offline((run.config.seed, iteration, "train"), iteration)
+        assert metrics["train/optimizer_steps"].value == 7
+        run.commit(iteration)
+        ends.append(run.trainer.fingerprint())
+    return ends
+
+
+def test_offline_training_that_was_killed_ends_with_the_same_weights(tmp_path: Path, data: str) -> None:
+    run = OffPolicyRun(tmp_path / "whole", [*OFFLINE, data])
+    expected = train_offline(run, range(1, 4))
+    run.close()
+    assert len(set(expected)) == 3 and run.files() == {}, "it stores no transitions"
+    killed = OffPolicyRun(tmp_path / "killed", [*OFFLINE, data])
+    train_offline(killed, range(1, 2))
+    killed.trainer.train_offline((killed.config.seed, 2, "train"), 2)  # not committed
+    killed.close()
+    again = OffPolicyRun(tmp_path / "killed", [*OFFLINE, data], last=1)
+    assert train_offline(again, range(2, 4)) == expected[1:]
+    again.close()
+
+
+def test_a_run_that_begins_with_models_keeps_critics_and_optimizers_but_no_transitions(tmp_path: Path) -> None:
+    run = OffPolicyRun(tmp_path)
+    run.iterate(range(1, 4))
+    trainer, moments = run.trainer, moments_of(run)
+    weights = [each.clone() for model in trainer._learner.models for each in model.state_dict().values()]
+    trainer.load(str(run.checkpoint(3)))
+    trainer.begin_with_models()
+    kept = [each for model in trainer._learner.models for each in model.state_dict().values()]
+    assert all(map(torch.equal, weights, kept)) and len(trainer.replay) == 0
+    assert moments_of(run) == moments and any(moments)
+    trainer._restart_from_policy()
+    assert not any(moments_of(run)), "what branch.take=weights begins with"
+    run.close()
+
+
+def moments_of(run: OffPolicyRun) -> list[float]:
+    """Return the sizes of the first moments of all optimizers."""
+    optimizers = [each.optimizer for each in run.trainer._learner.trained.values()]
+    return [float(state["exp_avg"].abs().sum()) for each in optimizers for state in each.state.values()]
