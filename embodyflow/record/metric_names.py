@@ -5,6 +5,7 @@ graph. Metrics of a user's own functions are not listed here.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 METRICS = {
@@ -152,6 +153,13 @@ METRICS = {
 
 MEASURES = ("eval/greedy_success_rate", "eval/return", "rollout/success_rate", "rollout/reward")
 """Metrics to compare runs by; the first that every run has counts."""
+
+
+def common_measure(runs: Sequence[Sequence[Mapping[str, object]]]) -> str | None:
+    """Return the first of :data:`MEASURES` that every run has, by the lines of its metrics; ``None`` without one."""
+    has = [[name for name in MEASURES if any(line.get(name) is not None for line in lines)] for lines in runs]
+    return next((name for name in MEASURES if has and all(name in each for each in has)), None)
+
 
 RECORD_KEYS = {
     "iteration": "Index of the iteration, from 1; 0 is before the first.",

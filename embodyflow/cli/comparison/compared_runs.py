@@ -8,7 +8,7 @@ from typing import Any
 
 from embodyflow.cli.found_runs import find_run
 from embodyflow.errors import ConfigError
-from embodyflow.record.metric_names import MEASURES
+from embodyflow.record.metric_names import MEASURES, common_measure
 from embodyflow.record.metrics_log import records_in
 from embodyflow.record.run_folder import RunFolder
 
@@ -126,7 +126,6 @@ def measure_of(runs: Sequence[ComparedRun]) -> str:
     Raises:
         ConfigError: No metric is in all of them.
     """
-    for measure in MEASURES:
-        if all(run.values(measure) for run in runs):
-            return measure
+    if (measure := common_measure([run.records for run in runs])) is not None:
+        return measure
     raise ConfigError(f"no metric to compare is in all of these runs; allowed are {', '.join(MEASURES)}")

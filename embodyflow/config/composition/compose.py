@@ -43,18 +43,13 @@ _OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.fu
 
 def experiments() -> list[str]:
     """Return the names of the experiments: the project's own and the shipped ones."""
-    return _options("experiment")
+    return group_files("experiment")
 
 
 def algorithms(flow: str | None = None) -> list[str]:
     """Return the names of the shipped algorithms, or only those that ``flow`` runs."""
-    flows = {name: _flow_of(name) for name in _options("algorithm")}
+    flows = {name: _flow_of(name) for name in group_files("algorithm")}
     return [name for name, runs_in in flows.items() if flow in (None, runs_in)]
-
-
-def group_files(group: str) -> list[str]:
-    """Return the names of a configuration group's files, the project's own and the shipped ones; empty for no group."""
-    return _options(group)
 
 
 def default_algorithm(experiment: str, flow: str) -> str:
@@ -65,7 +60,7 @@ def default_algorithm(experiment: str, flow: str) -> str:
     Raises:
         ConfigError: The experiment or the flow does not exist.
     """
-    flows = sorted({_flow_of(name) for name in _options("algorithm")})
+    flows = sorted({_flow_of(name) for name in group_files("algorithm")})
     if flow not in flows:
         raise ConfigError(f"flow={flow}: allowed are {', '.join(flows)}")
     name = str(_choose([f"experiment={experiment}"]).algorithm_name)
@@ -94,7 +89,7 @@ def _choose(choices: Sequence[str]) -> DictConfig:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", overrides=list(choices))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain_hydra_error(error, choices, _options)) from error
+        raise ConfigError(explain_hydra_error(error, choices, group_files)) from error
 
 
 def compose_config(overrides: Sequence[str], *, first_check: Callable[[RunConfig], None] | None = None) -> RunConfig:
@@ -184,7 +179,7 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
                 OmegaConf.update(composed, override.key_or_group, override.value(), merge=False)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(explain_hydra_error(error, overrides, _options)) from error
+        raise ConfigError(explain_hydra_error(error, overrides, group_files)) from error
 
 
 def _recipe(composed: DictConfig) -> list[str]:
@@ -209,7 +204,7 @@ def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _as_overrides(value, f"{prefix}{key}.")
-        elif not prefix and value in _options(key):
+        elif not prefix and value in group_files(key):
             yield f"{key}={value}"
         else:
             yield f"++{prefix}{key}={json.dumps(value)}"
@@ -234,11 +229,11 @@ def _set_or_add(override: str) -> str:
     """Add ``++`` to an override of a known key, so that Hydra also sets keys that the YAML files omit."""
     key = override.partition("=")[0]
     is_known = key in known_keys() or key.startswith(_OPEN)
-    return f"++{override}" if is_known and not _options(key) else override
+    return f"++{override}" if is_known and not group_files(key) else override
 
 
-def _options(group: str) -> list[str]:
-    """Return the names of a group's files."""
+def group_files(group: str) -> list[str]:
+    """Return the names of a configuration group's files, the project's own and the shipped ones; empty for no group."""
     return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
 
 

@@ -17,7 +17,7 @@ from embodyflow.orchestration.sweep.grid import SEED, short_names, swept
 from embodyflow.orchestration.sweep.sweep_folder import RunState, SweepFolder
 from embodyflow.orchestration.sweep.sweep_request import Combination, Direction, Plan
 from embodyflow.process.durable_files import write_durably
-from embodyflow.record.metric_names import MEASURES
+from embodyflow.record.metric_names import common_measure
 
 WIDTH = 80
 """Columns of the printed table."""
@@ -172,12 +172,12 @@ def leaderboard(
         plan: Plan of the sweep.
         folder: Folder of the sweep, opened.
         sweep_id: Name of the sweep.
-        metric: Metric to rank by; ``None`` is the first of :data:`MEASURES` that every finished run has.
+        metric: Metric to rank by; ``None`` is that of :func:`common_measure`.
         direction: Whether a large or a small value is good.
     """
     finished = [run_id for run_id, record in folder.records.items() if record.state is RunState.FINISHED]
     records = {run_id: folder.run(run_id).metrics.read() for run_id in finished}
-    measure = metric or _common_measure(list(records.values()))
+    measure = metric or common_measure(list(records.values()))
     keys = [key for key in swept(plan.grid) if key != SEED]
     groups: dict[tuple[str, ...], list[Combination]] = {}
     for each in plan.combinations:
@@ -242,14 +242,6 @@ def _interval(values: Sequence[float], last: Record, measure: str) -> Interval |
     stem = measure.removesuffix("_rate")
     low, high = last.get(f"{stem}_low"), last.get(f"{stem}_high")
     return None if low is None or high is None else Interval(float(low), float(high), "evaluation")
-
-
-def _common_measure(records: Sequence[Sequence[Record]]) -> str | None:
-    """Return the first of the usual metrics that all finished runs have; ``None`` before one has finished."""
-    found = [
-        set().union(*({name for name in MEASURES if line.get(name) is not None} for line in each)) for each in records
-    ]
-    return next((name for name in MEASURES if found and all(name in each for each in found)), None)
 
 
 def _finite(value: float | None) -> float | None:

@@ -83,9 +83,14 @@ class Sweep:
         Args:
             address: Address of the Ray cluster.
         """
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(min(self._request.concurrency, len(self._left))):
-                lanes.create_task(self._run_lane(address))
+        try:
+            async with asyncio.TaskGroup() as lanes:
+                for _ in range(min(self._request.concurrency, len(self._left))):
+                    lanes.create_task(self._run_lane(address))
+        except ExceptionGroup as errors:
+            if len(errors.exceptions) > 1:
+                raise
+            raise errors.exceptions[0] from None  # such as a full disk, which has a line of its own
 
     def report(self) -> None:
         """Show the leaderboard as it is now: in the UI and in the sweep's folder."""

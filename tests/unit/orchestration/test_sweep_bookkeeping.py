@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from embodyflow.cli.main import main
-from embodyflow.errors import ConfigError, SweepError
+from embodyflow.errors import ConfigError, StorageError, SweepError
 from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.sweep import sweep_run
 from embodyflow.orchestration.sweep.leaderboard import Leaderboard, leaderboard
@@ -68,6 +68,7 @@ class Bench:
         self.root, self.started, self.at_once, self.most = root, [], 0, 0
         self.rewards: dict[str, Sequence[float]] = {}
         self.failing: set[str] = set()
+        self.full: set[str] = set()
         self.shown = Shown()
         patch.setattr(sweep_run, "run_process", self.process)
         patch.setattr(sweep_run, "environment", lambda flow_run_id, address: {})
@@ -99,6 +100,8 @@ class Bench:
         await asyncio.sleep(0.01)
         self.at_once -= 1
         run_id = next(word for word in words if word.startswith("run_id=")).partition("=")[2]
+        if run_id in self.full:
+            raise StorageError("the disk is full")
         if run_id in self.failing:
             return Outcome(1, 2.0, "HealthError: NaN")
         [config] = [each.config for each in self.plan.combinations if each.run_id == run_id]
@@ -133,6 +136,13 @@ def test_a_failed_run_stops_no_other_and_is_named_at_the_end(bench: Bench) -> No
     assert bench.started == ["s-1", "s-2", "s-3"]
     with pytest.raises(SweepError, match=r"^1 of 3 runs failed: s-1; the same command with if_exists=resume tries"):
         sweep.result()
+
+
+def test_a_full_disk_ends_a_sweep_by_its_own_error(bench: Bench) -> None:
+    bench.full = {"s-1"}
+    with pytest.raises(StorageError, match="the disk is full"):
+        bench.run(bench.request("seed=range(0,4)", concurrency=2))
+    assert states(bench.root / "s")["s-1"] == "stopped"
 
 
 def test_no_run_starts_after_a_failure_if_so_asked(bench: Bench) -> None:
