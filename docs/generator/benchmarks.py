@@ -476,6 +476,7 @@ def agents() -> str:
     for experiment, name, task in (
         ("calculator", "agent_learning", "products that are too large for the model, with a calculator"),
         ("self_correct", "agent_learning_self_correct", "sums, with a second answer after a wrong one"),
+        ("babyai", "agent_learning_babyai", "the door that a mission names, among four in MiniGrid's GoToDoor"),
     ):
         for each in _read(name)["comparisons"]:
             arm = {"no tool": f"{task.partition(', with')[0]}, without one"}.get(each["arm"], task)
