@@ -7,6 +7,7 @@ and ``call`` knows iteration and seed (:mod:`embodyflow.nodes.context`). A pipel
 keywords.
 """
 
+from tasks.classifier import classify_success
 from tasks.control import collect_steps, evaluate_returns, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.episodes import keep_episodes
@@ -35,6 +36,7 @@ from tasks.training import fit, fit_further, train_actor
 embodied_sampling = filter_groups  # the name in siiRL's graphs
 
 __all__ = [
+    "classify_success",
     "collect_steps",
     "compute_advantage",
     "compute_agent_baseline",

@@ -35,7 +35,7 @@ def score_progress(
     if not (finite := embedded.isfinite().all(1)).all():
         raise RewardError(int(batch["uid"][~finite][0]), "its embedding is not finite")
     facts = torch.stack([batch["success"], batch["env_task_id"]], 1).double()
-    table = _gathered(torch.cat([facts, embedded], 1), call, worker).numpy()
+    table = gathered(torch.cat([facts, embedded], 1), call, worker).numpy()
     success, tasks = table[:, 0].astype(bool), table[:, 1].astype(np.int64)
     progress = measure_progress(table[:, 2:], success, tasks, settings)
     failed = ~batch["success"]
@@ -51,7 +51,7 @@ def score_progress(
     return NodeOutput(scored, metrics)
 
 
-def _gathered(rows: torch.Tensor, call: NodeContext, worker: Reducer) -> torch.Tensor:
+def gathered(rows: torch.Tensor, call: NodeContext, worker: Reducer) -> torch.Tensor:
     """Return the rows of all ranks in the order of the whole batch: each adds its own to zeros of the others."""
     table = rows.new_zeros(call.total_rows, rows.shape[1])
     table[torch.from_numpy(call.positions)] = rows

@@ -11,6 +11,7 @@ AREAS = {
     "reward": "Rewards",
     "scores": "Scores of responses",
     "progress": "Progress of failed episodes",
+    "classifier": "Classifier of success",
     "replay": "Replay buffer",
     "advantage": "Advantages",
     "parity": "Parity",

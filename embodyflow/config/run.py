@@ -25,6 +25,7 @@ from embodyflow.health.settings import HealthConfig
 from embodyflow.policies.policy_config import PolicyConfig
 from embodyflow.policies.policy_registry import check_training, validate_policy
 from embodyflow.references import source_files
+from embodyflow.rewards.progress.classifier_config import ClassifierConfig
 from embodyflow.rewards.progress.progress_config import ProgressConfig
 
 MAX_GROUPS_IN_FLIGHT = 32
@@ -234,6 +235,8 @@ class RunConfig(Config):
         branch: Run whose weights or checkpoint the run begins with; ``null`` begins it afresh.
         progress: How to measure the progress of failed episodes, for the pipeline ``embodied_srpo``; ``null`` if
             unused.
+        classifier: How to classify the success of episodes, for the pipeline ``embodied_classifier``; ``null`` if
+            unused.
     """
 
     kind: ClassVar[str]
@@ -267,6 +270,7 @@ class RunConfig(Config):
     algorithm: AlgorithmConfig
     filter: FilterConfig = FilterConfig()
     progress: ProgressConfig | None = None
+    classifier: ClassifierConfig | None = None
     policy: SerializeAsAny[PolicyConfig]
     rollout: RolloutConfig
     trainer: TrainerConfig

@@ -55,6 +55,7 @@ KINDS = {
     "compute_reward": _REWARD,
     "compute_kl_penalty": _REWARD,
     "score_progress": Kind(NodeType.MODEL_INFERENCE, NodeRole.REWARD),
+    "classify_success": Kind(NodeType.MODEL_INFERENCE, NodeRole.REWARD, group="trainer"),
     "compute_advantage": Kind(node_role=NodeRole.ADVANTAGE),
     "split_decisions": Kind(),
     "compute_old_log_prob": _forward(NodeRole.ACTOR),

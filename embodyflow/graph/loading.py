@@ -22,6 +22,7 @@ BUILT_IN = {
     "embodied_grpo": "pipelines.grpo:embodied_grpo",
     "embodied_dapo": "pipelines.dapo:embodied_dapo",
     "embodied_srpo": "pipelines.srpo:embodied_srpo",
+    "embodied_classifier": "pipelines.classifier:embodied_classifier",
     "remax": "pipelines.remax:remax",
     "rae": "pipelines.rae:rae",
     "grpo_kl_reward": "pipelines.grpo:grpo_kl_reward",

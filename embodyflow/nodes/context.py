@@ -45,7 +45,7 @@ class NodeContext(Protocol):
 
     @property
     def run_folder(self) -> Path | None:
-        """Folder of the run; ``None`` for a node whose rows are not kept on disk."""
+        """Folder of the run; ``None`` for work outside the graph."""
 
     def journal(self, rank: int, part: int = 0) -> Journal | None:
         """Return the file that keeps pieces of a rank's rows as they are made; ``None`` for a node that keeps none.

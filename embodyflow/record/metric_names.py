@@ -44,6 +44,13 @@ METRICS = {
     "progress/failure_score": "Mean progress reward of failed episodes (SRPO).",
     "progress/num_centres": "Number of clusters of successes that failures are compared with (SRPO).",
     "progress/num_unreached_tasks": "Number of tasks without any success to compare with (SRPO).",
+    "classifier/loss": "Logistic loss of the success classifier after its training, mean over its episodes.",
+    "classifier/labelled_share": "Share of the iteration's episodes whose success is revealed to the classifier.",
+    "classifier/num_examples": "Number of episodes that the success classifier is trained on, demonstrations included.",
+    "classifier/accuracy": "Share of the iteration's episodes without a label that the classifier tells rightly, at "
+    "probability 1/2.",
+    "classifier/auroc": "Area under the ROC curve of the classifier on the same episodes: how often a success has a "
+    "higher probability than a failure. Absent if all of them have one outcome.",
     "advantage/abs_mean": "Mean absolute advantage of a token.",
     "advantage/baseline_<agent>": "Running baseline of one of `rollout.agent.agents` after the iteration, with "
     "`algorithm=rae`.",

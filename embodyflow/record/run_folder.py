@@ -18,6 +18,7 @@
         evaluating/iteration-000005/     checkpoint that is evaluated beside training, until the result is recorded
         evaluations/iteration-000005/<node>/  rows of an evaluation beside training, until it is recorded
         open_episodes/    control jobs only: episodes that span iterations
+        labelled/iteration-000005  episodes of a success classifier: :mod:`embodyflow.record.labelled_episodes`
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
         question.json, answer.json       while the run is paused: :mod:`embodyflow.record.answers`
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some

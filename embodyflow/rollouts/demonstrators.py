@@ -1,12 +1,15 @@
 """Sources of the demonstrations that a robot policy is cloned from."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 
+from embodyflow.columns import FINAL
 from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.data.batches import Columns
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.rollouts.episode_rows import padded
@@ -135,6 +138,48 @@ class DatasetDemonstrator:
             _padded(self._source.read(episode), self._length) | {"uid": _uid(task_id, episode.index)}
             for episode in episodes
         ]
+
+
+def all_demonstrations(config: EmbodiedConfig) -> list[Demonstration]:
+    """Return all demonstrations of a run's warm start, with the number of their task as ``env_task_id``.
+
+    Raises:
+        ConfigError: The source does not have them.
+    """
+    assert config.warm_start is not None
+    with contextlib.ExitStack() as stack:
+        envs = [
+            stack.enter_context(contextlib.closing(make_env(config.env, each, "demo"))) for each in config.env.tasks
+        ]
+        source: Demonstrator = (
+            ExpertDemonstrator(config, envs[0].action_space)
+            if config.warm_start.dataset is None
+            else DatasetDemonstrator(config, envs)
+        )
+        numbers = range(config.warm_start.num_demos)
+        return [
+            demo | {"env_task_id": np.array(task)}
+            for task in range(len(envs))
+            for demo in source.demonstrations(task, numbers)
+        ]
+
+
+def as_episodes(demonstrations: Sequence[Demonstration]) -> Columns:
+    """Return demonstrations as rows of episodes with a decision per step, for rewards that embed episodes.
+
+    A demonstration has no observation after its last action, so it ends with the one before.
+
+    Returns:
+        The observations, float32 or uint8 ``[N, T, …]``, the last of each as ``final_<name>``, ``loss_mask`` bool
+        ``[N, T, 1]``, ``uid`` and ``env_task_id``.
+    """
+    rows = {name: np.stack([demo[name] for demo in demonstrations]) for name in demonstrations[0]}
+    last = rows.pop("num_steps") - 1
+    del rows["actions"]
+    steps = np.arange(max(len(demo["actions"]) for demo in demonstrations))
+    observed = [name for name in rows if name not in ("uid", "env_task_id")]
+    final = {FINAL + name: rows[name][np.arange(len(last)), last] for name in observed}
+    return rows | final | {"loss_mask": (steps < np.maximum(last, 1)[:, None])[:, :, None]}
 
 
 def _padded(columns: Demonstration, length: int) -> Demonstration:

@@ -204,7 +204,7 @@ def _first_step(env: EnvConfig, task: str | None) -> FirstStep:
 
 
 def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]) -> None:
-    """Check that observations collide with no column of episodes, and that a progress reward can read them."""
+    """Check that observations collide with no column of episodes, and that rewards can embed them."""
     fields = observation_fields(instance.observation_space)
     reserved = COLUMNS | {FINAL + name for name in fields}
     for name in sorted(reserved & fields.keys()):
@@ -212,10 +212,11 @@ def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]
             f"env: the observation {name!r} has the name of a column of episodes; "
             f"allowed is any name except {', '.join(sorted(reserved))}"
         )
-    if config.progress is not None:
-        # An embedding cannot read images of floats.
-        readable = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
-        config.progress.embedding.check_observation_shapes(readable)
+    # An embedding cannot read images of floats.
+    readable = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
+    for section, settings in (("progress", config.progress), ("classifier", config.classifier)):
+        if settings is not None:
+            settings.embedding.check_observation_shapes(readable, f"{section}.embedding")
 
 
 def _check_num_goals(config: EmbodiedConfig, num_goals: Sequence[Mapping[str, int]]) -> None:

@@ -38,6 +38,7 @@ class NodeWork:
         timeout: Time limit in seconds; ``None`` is ``cluster.node_timeout``.
         stage: Folder that keeps its rows on disk; ``None`` keeps them in the buffer only.
         next_stage: Folder of the same node in the next iteration, for rows left over.
+        run_folder: Folder of the run; ``None`` for work outside the graph.
         policy_version: Version of the weights that rollout workers act with; ``None`` is the newest.
         segment: Segment that it samples; ``None`` for a node that runs once.
         in_parts: Whether it plays its rows part by part before it runs, and other nodes take turns with the parts.
@@ -55,6 +56,7 @@ class NodeWork:
     timeout: float | None = None
     stage: str | None = None
     next_stage: str | None = None
+    run_folder: str | None = None
     policy_version: int | None = None
     segment: Segment | None = None
     in_parts: bool = False
@@ -117,8 +119,8 @@ class NodeCall:
 
     @property
     def run_folder(self) -> Path | None:
-        """Folder of the run; ``None`` for a node whose rows are not kept on disk."""
-        return None if self.work.stage is None else Path(self.work.stage).parents[2]
+        """Folder of the run; ``None`` for work outside the graph."""
+        return None if self.work.run_folder is None else Path(self.work.run_folder)
 
     def journal(self, rank: int, part: int = 0) -> Journal | None:
         """Return the file that keeps pieces of a rank's rows as they are made; ``None`` for a node that keeps none.

@@ -91,6 +91,20 @@ def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
 
 
+@pytest.mark.slow
+def test_a_success_classifier_rewards_and_resumes_bit_identically(runs: Runs) -> None:
+    words = (*SHORT, "algorithm=success_classifier", "classifier.labelled_share=0.25", "classifier.steps=50")
+    runs.run("stopped", *words)
+    runs.resume("stopped", f"run_root={runs.root}", "iterations=2")
+    runs.run("straight", *words, "iterations=2")
+    runs.assert_same_training("stopped", "straight")
+    lines = training_records(runs.metrics("straight"))
+    assert [line["classifier/labelled_share"] for line in lines] == [0.25, 0.25]
+    demos = lines[0]["classifier/num_examples"] - 4
+    assert demos > 0 and lines[1]["classifier/num_examples"] == demos + 8
+    assert all(0 < line["reward/score"] < 1 for line in lines)
+
+
 @pytest.mark.parametrize(("flow", "loss"), [("gspo", "gspo"), ("cpgd", "cpgd")])
 def test_a_flow_trains_by_the_loss_of_its_name(runs: Runs, flow: str, loss: str) -> None:
     trained(runs, flow, "trainer.epochs=1")

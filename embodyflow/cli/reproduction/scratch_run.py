@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from embodyflow.cli.reproduction.span import Span
+from embodyflow.record.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 
@@ -41,6 +42,8 @@ def prepare(path: Path, folder: RunFolder, ledger: Ledger, span: Span, max_stale
             folder.checkpoints.folder(iteration), scratch.checkpoints.folder(iteration), copy_function=_link
         )
     _copy_surplus(folder, scratch, span.first)
+    if (labelled := folder.path / LABELLED).is_dir():
+        shutil.copytree(labelled, path / LABELLED)
     decisions = Ledger(scratch.ledger_path)
     for entry in ledger.entries:
         if entry.kind == "groups" and entry.iteration <= span.last:

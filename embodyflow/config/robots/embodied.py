@@ -172,7 +172,7 @@ class EmbodiedConfig(GroupedConfig):
         "embodyflow.rollouts.streaming.interrupted_episodes:InterruptedEmbodiedGroups"
     )
     pipelines: ClassVar[tuple[str, ...]] = (
-        *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
+        *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo", "embodied_classifier"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
@@ -243,6 +243,12 @@ class EmbodiedConfig(GroupedConfig):
     def _require_progress(self) -> "EmbodiedConfig":
         if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
             raise ValueError("progress=null: must be set with pipeline.name=embodied_srpo")
+        return self
+
+    @model_validator(mode="after")
+    def _require_classifier(self) -> "EmbodiedConfig":
+        if self.classifier is None and self.pipeline.source() == {"name": "embodied_classifier"}:
+            raise ValueError("classifier=null: must be set with pipeline.name=embodied_classifier")
         return self
 
     @model_validator(mode="after")

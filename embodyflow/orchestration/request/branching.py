@@ -14,11 +14,12 @@ from embodyflow.config.branch import BranchConfig
 from embodyflow.config.composition.compose import check_on_this_machine, validate_config
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.errors import ConfigError
+from embodyflow.record.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
 RUN = "branch.run"
-COPIED = ("replay", "open_episodes", "metrics.jsonl", "observations.json")
+COPIED = ("replay", "open_episodes", LABELLED, "metrics.jsonl", "observations.json")
 """Files and folders that only a branch with everything has from the other run."""
 
 

@@ -15,7 +15,7 @@ from embodyflow.orchestration.run.streaming.generating_node import generating_no
 from embodyflow.references import resolve
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae", "embodied_classifier"),
     "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),

@@ -1,1 +1,1 @@
-"""Progress reward of SRPO: failed episodes score by their distance to successful ones."""
+"""Rewards from what episodes look like: progress towards successes (SRPO), and a classifier of success."""

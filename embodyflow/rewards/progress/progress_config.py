@@ -35,23 +35,26 @@ class StateEmbeddingConfig(_Config):
     start: Annotated[float, Field(ge=0, le=1)] = 0.5
     num_points: Annotated[int, Field(ge=1, strict=True)] = 8
 
-    def check_observation_shapes(self, shapes: Shapes) -> None:
+    def check_observation_shapes(self, shapes: Shapes, key: str) -> None:
         """Check that an environment's observations have what this embedding compares.
+
+        Args:
+            shapes: Shapes of the observation's arrays.
+            key: Key of this embedding in the configuration.
 
         Raises:
             ConfigError: They do not; the message names the key and what is allowed.
         """
         if "state" not in shapes:
-            raise ConfigError("progress.embedding.name=state: the environment has no state; allowed is vjepa2")
+            raise ConfigError(f"{key}.name=state: the environment has no state; allowed is vjepa2")
         if len(shapes["state"]) != 1:
             raise ConfigError(
-                f"progress.embedding.name=state: the environment's state has shape {shapes['state']}; "
-                "allowed is one dimension"
+                f"{key}.name=state: the environment's state has shape {shapes['state']}; allowed is one dimension"
             )
         [size] = shapes["state"]
         if max(self.entries or (0,)) >= size:
             raise ConfigError(
-                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, indices "
+                f"{key}.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, indices "
                 "of the environment's state"
             )
 
@@ -68,8 +71,12 @@ class VJEPA2EmbeddingConfig(_Config):
     path: str
     camera: str = "image"
 
-    def check_observation_shapes(self, shapes: Shapes) -> None:
+    def check_observation_shapes(self, shapes: Shapes, key: str) -> None:
         """Check that an environment's observations have what this embedding compares.
+
+        Args:
+            shapes: Shapes of the observation's arrays.
+            key: Key of this embedding in the configuration.
 
         Raises:
             ConfigError: They do not; the message names the key and what is allowed.
@@ -77,7 +84,7 @@ class VJEPA2EmbeddingConfig(_Config):
         cameras = [name for name, shape in shapes.items() if len(shape) == 3 and shape[2] == 3]
         if self.camera not in cameras:
             shown = f"allowed are {', '.join(cameras)}" if cameras else "it shows no images"
-            raise ConfigError(f"progress.embedding.camera={self.camera}: the environment has no such camera; {shown}")
+            raise ConfigError(f"{key}.camera={self.camera}: the environment has no such camera; {shown}")
 
     @field_validator("path")
     @classmethod

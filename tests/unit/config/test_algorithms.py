@@ -20,6 +20,7 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
+NO_CLASSIFIER = "is for embodied jobs; it classifies the states of episodes, and a response has none; allowed with job="
 NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
 NO_ACTIONS = "is for jobs with continuous actions; a response has none; allowed with job="
 MANY_TASKS = "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are "
@@ -33,6 +34,7 @@ OFF_POLICY = ("sac", "td3", "crossq", "rlpd", "iql")
 REFUSED = {
     **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
+    **{(experiment, "success_classifier"): NO_CLASSIFIER for experiment in LANGUAGE},
     **{
         (experiment, name): NO_STEPS
         for experiment in experiments()
@@ -106,7 +108,7 @@ def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
     several_tasks = 3  # with rlpd
-    assert len(REFUSED) == (control + others + 2 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
+    assert len(REFUSED) == (control + others + 3 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,22 @@ MISTAKES = {
         "pipeline.name=embodied_srpo",
         "progress=null: must be set with pipeline.name=embodied_srpo",
     ),
+    "a success classifier without its section": (
+        "pipeline.name=embodied_classifier",
+        "classifier=null: must be set with pipeline.name=embodied_classifier",
+    ),
+    "a success classifier without labels": (
+        "classifier.labelled_share=0",
+        "classifier.labelled_share=0: input should be greater than 0",
+    ),
+    "more labels than episodes": (
+        "classifier.labelled_share=1.5",
+        "classifier.labelled_share=1.5: input should be less than or equal to 1",
+    ),
+    "a success classifier by images that are not rendered": (
+        "classifier.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
+        "classifier.embedding.camera=image: the environment has no such camera; it shows no images",
+    ),
     "progress by entries outside the state": (
         "progress.embedding={name:state,entries:[29,30]}",
         "progress.embedding.entries=[29, 30]: allowed are 0 to 29, indices of the environment's state",

@@ -296,6 +296,7 @@ CHAINS = {
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",
     "embodied_grpo": "rollout sampling reward advantage old_log_prob ref_log_prob train_actor",
     "embodied_srpo": "rollout progress reward sampling advantage old_log_prob ref_log_prob train_actor",
+    "embodied_classifier": "rollout classifier reward advantage old_log_prob ref_log_prob train_actor",
 }
 
 
@@ -309,7 +310,8 @@ def test_built_in_pipelines_are_the_documented_chains(name):
     chain = CHAINS[name].split()
     assert graph.get_execution_order() == chain
     assert graph.validate_graph() == (True, ""), "runs do not check the functions of built-in graphs"
-    also = {("embodied_srpo", "reward"): ("rollout",)}  # rows come from rollout, only scores from progress
+    # Rows come from rollout, only scores from these.
+    also = {("embodied_srpo", "reward"): ("rollout",), ("embodied_classifier", "reward"): ("rollout",)}
     assert [graph.nodes[b].dependencies for b in chain[1:]] == [
         (*also.get((name, b), ()), a) for a, b in pairwise(chain)
     ]

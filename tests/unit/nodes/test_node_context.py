@@ -15,7 +15,9 @@ from embodyflow.workers.calls import NodeCall, NodeWork
 
 
 def node_call(parents: tuple[RankInput, ...], stage: str | None, next_stage: str | None) -> NodeCall:
-    work = NodeWork("sampling", "tasks:dynamic_sampling", None, 3, stage=stage, next_stage=next_stage)
+    run_folder = None if stage is None else str(Path(stage).parents[2])
+    files = {"stage": stage, "next_stage": next_stage, "run_folder": run_folder}
+    work = NodeWork("sampling", "tasks:dynamic_sampling", None, 3, **files)
     return NodeCall(work, seed=7, parents=parents, policy_version=2)
 
 

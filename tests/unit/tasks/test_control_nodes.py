@@ -117,7 +117,7 @@ def test_steps_are_counted_and_returns_averaged():
         return columns, finished
 
     worker = SimpleNamespace(collect=collect, fault_metrics=dict)
-    call = call_of("rollout", iteration=3, stage="/runs/mine/stages/iteration-000003/rollout")
+    call = call_of("rollout", iteration=3, run_folder="/runs/mine")
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
     assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)

@@ -5,6 +5,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from embodyflow.data.segment import Segment
@@ -138,7 +139,7 @@ class GraphRun:
                 self._reports[node.node_id] = await self._run(node, lost)
 
     def _work(self, node: Node) -> NodeWork:
-        kept = group_of(node) == "rollout"
+        kept, stage = group_of(node) == "rollout", self._stage_path(self._iteration, node.node_id)
         return NodeWork(
             node_id=node.node_id,
             function=node.executable_ref,
@@ -149,8 +150,9 @@ class GraphRun:
             only_forward_compute=node.only_uses_weights,
             trains=node.changes_weights,
             timeout=node.timeout_seconds,
-            stage=self._stage_path(self._iteration, node.node_id) if kept else None,
+            stage=stage if kept else None,
             next_stage=self._stage_path(self._iteration + 1, node.node_id) if kept else None,
+            run_folder=str(Path(stage).parents[2]),
             policy_version=self._turns.rollout_version(self._iteration) if node.node_id in self._rollout else None,
         )
 
