@@ -156,7 +156,8 @@ def run_in(folder: RunFolder, config: RunConfig) -> Any:
 def work_of(run: Any, index: int) -> NodeWork:
     here, there = (run.stages.path(each, "rollout") for each in (index, index + 1))
     version = run.turns.rollout_version(index)
-    return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there, policy_version=version)
+    files = {"stage": here, "next_stage": there, "run_folder": str(run.folder.path)}
+    return NodeWork("rollout", "", "rollout", index, **files, policy_version=version)
 
 
 async def iterate(run: Any, index: int, metrics: dict[str, float] | None = None) -> None:

@@ -115,7 +115,7 @@ def train_classifier(
     for _ in range(config.steps):
         optimizer.zero_grad()
         loss = logistic_loss(classifier.logits(embeddings), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     return classifier, loss.item()
 

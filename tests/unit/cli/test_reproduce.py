@@ -15,11 +15,13 @@ from streamed_run import ITERATIONS, config_of, open_stream, train
 
 from embodyflow.cli.main import main
 from embodyflow.cli.reproduction import reproduce
+from embodyflow.cli.reproduction.scratch_run import prepare
 from embodyflow.cli.reproduction.span import Span
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.orchestration.run import recovery, training
+from embodyflow.record.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
@@ -96,6 +98,14 @@ def test_a_run_is_equal_to_its_record(order: str, tmp_path: Path, capsys: pytest
         f"equal: {2 * ITERATIONS} digests of iterations 1 to {ITERATIONS}",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
+
+
+def test_a_reproduction_has_the_labelled_episodes_that_the_run_began_with(tmp_path: Path) -> None:
+    folder = trained_run(tmp_path, *ORDERS["ahead"])
+    (folder.path / LABELLED).mkdir()
+    (folder.path / LABELLED / "iteration-000000").write_bytes(b"1234")
+    scratch = prepare(tmp_path / "scratch", folder, Ledger(folder.ledger_path), Span(1, 2), max_staleness=1)
+    assert (scratch.path / LABELLED / "iteration-000000").read_bytes() == b"1234"
 
 
 @pytest.mark.parametrize(

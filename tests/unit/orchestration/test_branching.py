@@ -34,6 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ledger.append("commit", iteration, digest)
     (run.path / "replay").mkdir()
     (run.path / "replay" / "000000.transitions").write_bytes(b"1234")
+    (run.path / "labelled").mkdir()
+    (run.path / "labelled" / "iteration-000000").write_bytes(b"5678")
     return folder
 
 
@@ -52,7 +54,8 @@ def test_a_branch_has_the_configuration_of_its_run_and_its_own_changes(root: Pat
 
 def test_weights_alone_become_the_start_of_a_branch(root: Path) -> None:
     folder = opened(request(root, run_id="weights"))
-    assert folder.checkpoints.committed() == [] and not (folder.path / "replay").exists()
+    assert folder.checkpoints.committed() == []
+    assert not (folder.path / "replay").exists() and not (folder.path / "labelled").exists()
     assert (folder.origin.folder(5) / "model").read_text() == "weights 5"
     (entry,) = Ledger(folder.ledger_path).entries
     lineage = {"run": "first", "from_iteration": 5, "take": "weights", "weights_digest": "5" * 64}
@@ -75,6 +78,7 @@ def test_everything_goes_on_from_the_checkpoint(root: Path) -> None:
     folder.checkpoints.verify(4)
     copied, original = (each / "replay" / "000000.transitions" for each in (folder.path, root / "first"))
     assert copied.read_bytes() == b"1234" and not copied.samefile(original)  # it grows in place
+    assert (folder.path / "labelled" / "iteration-000000").read_bytes() == b"5678"
     kinds = [(entry.kind, entry.iteration) for entry in Ledger(folder.ledger_path).entries]
     assert kinds == [("branch", 4), *(("commit", iteration) for iteration in range(5))]
     resumed: Any = check(RunRequest(resume="whole", overrides=(f"run_root={root}",), flow="sac"))
