@@ -42,7 +42,11 @@ class Pass:
         async def publish() -> None:
             raise AssertionError("no weights were lost")
 
-        asyncio.run(GraphRun(graph, 1, self._run_node, publish, lambda _, node_id: node_id, Turns(0)).run())
+        asyncio.run(
+            GraphRun(
+                graph, 1, self._run_node, publish, lambda _, node_id: f"run/stages/iteration/{node_id}", Turns(0)
+            ).run()
+        )
 
     async def _run_node(self, work: NodeWork, parents: list[NodeReport], *, retries: int) -> NodeReport:
         self.works.append(work)

@@ -46,7 +46,14 @@ class Lanes:
 
     async def _iterate(self, index: int) -> None:
         await self.turns.wait_to_roll_out(index)
-        await GraphRun(self._graph, index, self._run_node, self._publish, lambda _, node_id: node_id, self.turns).run()
+        await GraphRun(
+            self._graph,
+            index,
+            self._run_node,
+            self._publish,
+            lambda _, node_id: f"run/stages/iteration/{node_id}",
+            self.turns,
+        ).run()
         self.finished.append(index)
         self.turns.mark_finished(index)
 
@@ -91,7 +98,14 @@ class Segments(Lanes):
 
     async def _iterate(self, index: int) -> None:
         await self.turns.wait_to_roll_out(index)
-        await GraphRun(self._graph, index, self._run_node, self._publish, lambda _, node_id: node_id, self.turns).run()
+        await GraphRun(
+            self._graph,
+            index,
+            self._run_node,
+            self._publish,
+            lambda _, node_id: f"run/stages/iteration/{node_id}",
+            self.turns,
+        ).run()
         self.finished.append(index)
         async with self._workers:
             await asyncio.sleep(0)
@@ -141,7 +155,9 @@ def test_rows_that_an_earlier_process_kept_are_whole_at_the_first_segment() -> N
     async def whole() -> None:
         turns = Turns(1, swaps_weights=True)
         turns.reset(1)
-        await GraphRun(GRAPH, 2, run_node, lambda: fail(LOST), lambda _, node_id: node_id, turns).run()
+        await GraphRun(
+            GRAPH, 2, run_node, lambda: fail(LOST), lambda _, node_id: f"run/stages/iteration/{node_id}", turns
+        ).run()
         await asyncio.wait_for(turns.wait_to_sample(3, 1), 1.0)  # the next iteration does not wait for what was kept
 
     asyncio.run(whole())
@@ -208,7 +224,9 @@ def test_lost_weights_are_republished_only_if_the_trainer_still_has_them() -> No
 
     for max_staleness, times in ((0, 3), (1, 0)):
         published: list[int] = []
-        graph_run = GraphRun(GRAPH, 1, run_node, publish, lambda _, node_id: node_id, Turns(max_staleness))
+        graph_run = GraphRun(
+            GRAPH, 1, run_node, publish, lambda _, node_id: f"run/stages/iteration/{node_id}", Turns(max_staleness)
+        )
         with pytest.raises(ExceptionGroup) as caught:
             asyncio.run(graph_run.run())
         assert {type(error) for error in caught.value.exceptions} == {ShardLostError}

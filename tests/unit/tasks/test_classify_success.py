@@ -107,6 +107,6 @@ def test_missing_labelled_episodes_are_an_error(config, tmp_path: Path) -> None:
 
 def test_an_embedding_that_is_not_finite_is_an_error(config, tmp_path: Path) -> None:
     batch = episodes()
-    batch["final_state"][3, 0] = torch.nan
+    batch["final_state"][3] = torch.nan
     with pytest.raises(RewardError, match="103"):
         classify(config, tmp_path, batch)
