@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import chain
 
 from embodyflow.generation.interface import Completion
 
@@ -85,8 +84,11 @@ class Transcript:
 
     def tokens_of(self, context: int = 0) -> Tokens:
         """Return all tokens of a context; the model's next turn in it continues them."""
-        mine = (segment.tokens for segment in self.segments if segment.context == context)
-        return tuple(chain(self.prompt if context == 0 else (), *mine))
+        tokens = [*self.prompt] if context == 0 else []
+        for segment in self.segments:
+            if segment.context == context:
+                tokens += segment.tokens
+        return tuple(tokens)
 
     def begin(self, tokens: Tokens, agent: str = "") -> int:
         """Begin a context of an agent and return its number; the tokens of the first one are the episode's prompt.

@@ -13,7 +13,7 @@ from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
 
 log = logging.getLogger(__name__)
 
-WIDTHS = (8, 16, 32, 64, 128, 256)
+WIDTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of rows that a pass may have. Kernels treat one to four rows specially."""
 
 ROPE_TYPES = {"default", "linear", "llama3", "yarn"}

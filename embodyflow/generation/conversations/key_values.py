@@ -1,21 +1,26 @@
 """Keys and values of conversations, and attention to them that does not depend on the other rows of a pass.
 
-The cache holds blocks of a fixed number of positions. Attention multiplies each row with each block by products of one
-shape, and adds up the blocks in order. A block after a row's own position, or before the layer's window, adds exact
-zeros. So the result of a row has the same bits in a short cache and in a long one.
+The cache holds blocks of a fixed number of positions in cells, as
+:class:`~embodyflow.generation.conversations.places.Places` numbers them. Attention multiplies each row with each block
+by products of one shape, and adds up the blocks in order. A block after a row's own position, or before the layer's
+window, adds exact zeros. So the result of a row has the same bits in a short cache and in a long one.
 
 Keys are stored with their features before their positions, as their products with queries read them. For heads of 32
 features, MKL takes half the time then on an Intel Xeon (family 6, model 207).
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from embodyflow.generation.conversations import places as layout
-from embodyflow.generation.conversations.places import Hidden, Places, Run, blocks_of
+from embodyflow.generation.conversations.places import Hidden, Part, Places, Reads, blocks_of
 from embodyflow.policies.causal_lm.windows_causal_lm import Window
+
+GROWTH = 1.25
+"""Factor by which the cache grows at least; if it grew by one block, copying would take more time with each."""
 
 LEAST_EXPONENT = -87.0
 """Least exponent of a weight. A weight of e⁻⁸⁷ changes no sum with the largest one, which is 1.
@@ -49,8 +54,7 @@ class Copies:
 class KeyValues:
     """The keys and values of S slots.
 
-    A further slot S takes the rows that fill up a pass. The memory starts as zeros, because a masked position has
-    weight 0, but 0 · NaN is NaN.
+    The memory starts as zeros, because a masked position has weight 0, but 0 · NaN is NaN.
 
     Args:
         windows: Window of each layer.
@@ -71,28 +75,34 @@ class KeyValues:
         device: torch.device,
     ) -> None:
         self.num_slots, self._windows = num_slots, windows
-        rows = (0, num_slots + 1, num_heads)
-        keys = torch.empty((*rows, head_dim, layout.BLOCK), dtype=dtype, device=device)
-        values = torch.empty((*rows, layout.BLOCK, head_dim), dtype=dtype, device=device)
+        keys = torch.zeros((1, num_heads, head_dim, layout.BLOCK), dtype=dtype, device=device)
+        values = torch.zeros((1, num_heads, layout.BLOCK, head_dim), dtype=dtype, device=device)
         self._layers = [(keys, values) for _ in windows]
+        self._num_blocks = 0
+        self._heads = torch.arange(num_heads, device=device)
+        self._features = torch.arange(num_heads * head_dim, device=device) * layout.BLOCK
 
     def reserve(self, num_positions: int) -> None:
         """Make room for this number of positions in every slot."""
-        more = blocks_of(num_positions) - len(self._layers[0][0])
-        if more > 0:
-            self._layers = [(_longer(keys, more), _longer(values, more)) for keys, values in self._layers]
+        if blocks_of(num_positions) <= self._num_blocks:
+            return
+        num_blocks = max(blocks_of(num_positions), int(self._num_blocks * GROWTH))
+        more = (num_blocks - self._num_blocks) * self.num_slots
+        self._layers = [(_longer(keys, more), _longer(values, more)) for keys, values in self._layers]
+        self._num_blocks = num_blocks
 
     @torch.inference_mode()
     def copy(self, copies: "Copies") -> None:
         """Copy positions of slots to other slots."""
         if not copies.sources:
             return
-        blocks, device = slice(copies.first_block, copies.end_block), self._layers[0][0].device
-        targets = torch.tensor(list(copies.sources), device=device)
-        sources = torch.tensor(list(copies.sources.values()), device=device)
+        device = self._heads.device
+        first = 1 + torch.arange(copies.first_block, copies.end_block, device=device)[:, None] * self.num_slots
+        targets = (first + torch.tensor(list(copies.sources), device=device)).view(-1)
+        sources = (first + torch.tensor(list(copies.sources.values()), device=device)).view(-1)
         for layer in self._layers:
-            for each in layer:
-                each[blocks].index_copy_(1, targets, each[blocks].index_select(1, sources))
+            for cells in layer:
+                cells.index_copy_(0, targets, cells.index_select(0, sources))
 
     @torch.inference_mode()
     def copy_from(self, other: "KeyValues", source: int, target: int, num_positions: int) -> None:
@@ -101,61 +111,105 @@ class KeyValues:
         blocks = blocks_of(num_positions)
         for own, theirs in zip(self._layers, other._layers, strict=True):
             for mine, their in zip(own, theirs, strict=True):
-                mine[:blocks, target] = their[:blocks, source]
+                _of_slot(mine, target, blocks, self.num_slots).copy_(_of_slot(their, source, blocks, other.num_slots))
 
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
+        num_heads, block = len(self._heads), layout.BLOCK
+        cells, offsets = places.cells[:, None], places.offsets[:, None]
+        keys = cells * (len(self._features) * block) + offsets + self._features
+        values = (cells * num_heads + self._heads) * block + offsets
+        targets = _Targets(keys.view(-1), values.view(-1))
         layers = zip(self._layers, self._windows, strict=True)
-        return [BlockAttention(keys, values, places, window) for (keys, values), window in layers]
+        return [BlockAttention(*layer, places, targets, window, self.num_slots) for layer, window in layers]
+
+
+class _Targets(NamedTuple):
+    """Where the keys and values of a pass's n rows are stored, in each layer.
+
+    Attributes:
+        keys: Index of each feature of each head in the flat keys, int64 [n · H · D].
+        values: Index of each head among the rows of D features of the values, int64 [n · H].
+    """
+
+    keys: Tensor
+    values: Tensor
 
 
 class BlockAttention:
-    """Implements :class:`~embodyflow.generation.transformers_engine.decoder.Attention` on the blocks of one layer.
+    """Implements :class:`~embodyflow.generation.transformers_engine.decoder.Attention` on the cells of one layer.
 
     Args:
-        keys: Keys [N, S + 1, H, D, B] of N blocks of B positions.
-        values: Values [N, S + 1, H, B, D].
+        keys: Keys [1 + N · S, H, D, B] of N blocks of S slots with B positions.
+        values: Values [1 + N · S, H, B, D].
         places: Places of the rows.
+        targets: Where the rows' keys and values are stored.
         window: Window of the layer.
+        num_slots: Number of slots, S.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, places: Places, window: Window) -> None:
-        self._keys, self._values, self._places, self._window = keys, values, places, window
+    def __init__(
+        self, keys: Tensor, values: Tensor, places: Places, targets: _Targets, window: Window, num_slots: int
+    ) -> None:
+        self._keys, self._values, self._places, self._targets = keys, values, places, targets
+        self._window, self._num_slots = window, num_slots
+        self._attend_by: dict[Reads, Callable[[Tensor, Part, Hidden], Tensor]] = {
+            "in order": self._in_order,
+            "by table": self._by_table,
+            "copies": self._copies,
+            "one slot": self._one_slot,
+        }
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Store the rows' keys and values, and return what the rows attend to."""
-        places = self._places
-        self._keys[places.blocks, places.slots, :, :, places.offsets] = keys
-        self._values[places.blocks, places.slots, :, places.offsets] = values
+        self._keys.view(-1).scatter_(0, self._targets.keys, keys.reshape(-1))
+        self._values.view(-1, values.shape[-1]).index_copy_(0, self._targets.values, values.flatten(0, 1))
         queries, results = (queries * scale)[None], list[Tensor]()
-        for number, (part, hidden) in enumerate(zip(places.parts, places.hidden, strict=True)):
-            attend = self._stage if number < places.num_stages else self._singles if part.slot is None else self._run
-            results.append(attend(queries[:, part.first : part.end], part, hidden))
+        for part, hidden in zip(self._places.parts, self._places.hidden, strict=True):
+            results.append(self._attend_by[part.reads](queries[:, part.first : part.end], part, hidden))
         return results[0] if len(results) == 1 else torch.cat(results)
 
-    def _stage(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
-        """Attend in the order of the slots, which copies no keys and values."""
-        slots = self._places.slots[part.first : part.end]
-        table = queries.new_zeros(1, self._places.num_slots, *queries.shape[2:]).index_copy_(1, slots, queries)
-        keys, values = self._keys[: part.num_blocks], self._values[: part.num_blocks]
-        return self._products(table, keys, values, hidden).index_select(0, slots)
+    def _in_order(self, queries: Tensor, part: Part, hidden: Hidden) -> Tensor:
+        """Attend row by slot, which copies no keys and values."""
+        return self._products(queries, self._blocks(self._keys, part), self._blocks(self._values, part), hidden)
 
-    def _singles(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
-        """Attend to a copy of each row's keys and values."""
+    def _by_table(self, queries: Tensor, part: Part, hidden: Hidden) -> Tensor:
+        """Attend in the order of the slots, which copies the queries but no keys and values."""
         slots = self._places.slots[part.first : part.end]
-        keys = self._keys[: part.num_blocks].index_select(1, slots)
-        values = self._values[: part.num_blocks].index_select(1, slots)
+        table = queries.new_zeros(1, self._num_slots, *queries.shape[2:]).index_copy_(1, slots, queries)
+        return self._in_order(table, part, hidden).index_select(0, slots)
+
+    def _copies(self, queries: Tensor, part: Part, hidden: Hidden) -> Tensor:
+        """Attend to a copy of each row's keys and values."""
+        blocks = torch.arange(part.num_blocks, device=queries.device)[:, None] * self._num_slots
+        cells = (blocks + self._places.slots[part.first : part.end] + 1).view(-1)  # masked blocks may be of any slot
+        shape = (part.num_blocks, part.end - part.first)
+        keys, values = (
+            each.index_select(0, cells).view(*shape, *each.shape[1:]) for each in (self._keys, self._values)
+        )
         return self._products(queries, keys, values, hidden)
 
-    def _run(self, queries: Tensor, part: Run, hidden: Hidden) -> Tensor:
+    def _one_slot(self, queries: Tensor, part: Part, hidden: Hidden) -> Tensor:
         """Attend to the keys and values of one slot."""
-        keys, values = self._keys[: part.num_blocks, part.slot], self._values[: part.num_blocks, part.slot]
+        keys, values = (
+            _of_slot(each, part.slot, part.num_blocks, self._num_slots) for each in (self._keys, self._values)
+        )
         scores = _products(queries.expand(part.num_blocks, *queries.shape[1:]), keys)
         return _attend(scores, hidden.masks(self._window), lambda each: _products(each, values))
+
+    def _blocks(self, cells: Tensor, part: Part) -> Tensor:
+        """Return the first blocks of all slots, [N, S, H, ...]."""
+        whole = cells[1 : 1 + part.num_blocks * self._num_slots]
+        return whole.view(part.num_blocks, self._num_slots, *cells.shape[1:])
 
     def _products(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Hidden) -> Tensor:
         scores = torch.matmul(queries, keys)
         return _attend(scores, hidden.masks(self._window), lambda each: torch.matmul(each, values))
+
+
+def _of_slot(cells: Tensor, slot: int, num_blocks: int, num_slots: int) -> Tensor:
+    """Return the first blocks of a slot, a view [N, H, ...]."""
+    return cells[1 + slot : 1 + num_blocks * num_slots : num_slots]
 
 
 def _attend(scores: Tensor, masks: tuple[Tensor, Tensor], weigh: Callable[[Tensor], Tensor]) -> Tensor:
@@ -195,6 +249,7 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack(blocks)
 
 
-def _longer(blocks: Tensor, more: int) -> Tensor:
-    zeros = blocks.new_zeros(more, *blocks.shape[1:])
-    return torch.cat([blocks, zeros]) if len(blocks) else zeros
+def _longer(cells: Tensor, more: int) -> Tensor:
+    longer = cells.new_zeros(len(cells) + more, *cells.shape[1:])
+    longer[: len(cells)] = cells
+    return longer

@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from embodyflow.generation.conversations.key_values import KeyValues
-from embodyflow.generation.conversations.places import Places, Run, blocks_of
+from embodyflow.generation.conversations.places import NO_SLOT, Part, Places, Reads, blocks_of
+from embodyflow.generation.conversations.rotary_table import RotaryTable
 from embodyflow.generation.transformers_engine.decoder import Decoder
 from embodyflow.policies.onednn_linear import linear_of_any_size
 
@@ -47,6 +49,7 @@ class RowPasses:
 
     def __init__(self, decoder: Decoder, key_values: KeyValues, widths: Sequence[int], device: torch.device) -> None:
         self._decoder, self._key_values, self._widths, self._device = decoder, key_values, widths, device
+        self._rotary = RotaryTable(decoder, device)
 
     @property
     def max_rows(self) -> int:
@@ -63,15 +66,16 @@ class RowPasses:
         Returns:
             Hidden states [n, hidden size] of all n tokens, in the order of the chunks.
         """
-        layout = _layout(chunks, self._widths, self._key_values.num_slots)
-        self._key_values.reserve(int(layout.positions.max()) + 1)
+        num_slots = self._key_values.num_slots
+        layout = _layout(chunks, self._widths, num_slots)
+        num_positions = int(layout.positions.max()) + 1
+        self._key_values.reserve(num_positions)
         positions = torch.from_numpy(layout.positions).to(self._device)
         slots = torch.from_numpy(layout.slots).to(self._device)
-        places = Places(slots, positions, layout.parts, layout.num_stages, self._key_values.num_slots + 1)
         hidden = self._decoder.hidden(
             torch.from_numpy(layout.tokens).to(self._device),
-            positions[:, None],
-            self._key_values.attentions(places),
+            self._rotary.rows(positions, num_positions),
+            self._key_values.attentions(Places(slots, positions, layout.parts, num_slots)),
             linear_of_any_size,
         )
         return hidden[torch.from_numpy(layout.rows).to(self._device)]
@@ -79,9 +83,9 @@ class RowPasses:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [n, V], float32, of hidden states [n, hidden size]."""
-        filled = hidden.new_zeros(_width(len(hidden), self._widths), hidden.shape[1])
-        filled[: len(hidden)] = hidden
-        return self._decoder.logits(filled, linear_of_any_size)[: len(hidden)].float()
+        num_rows = len(hidden)
+        filled = pad(hidden, (0, 0, 0, _width(num_rows, self._widths) - num_rows))
+        return self._decoder.logits(filled, linear_of_any_size)[:num_rows].float()
 
 
 @dataclass(frozen=True)
@@ -106,61 +110,60 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The rows of a pass: stages, other tokens of short chunks and rows that fill up the pass, and runs.
+    """The rows of a pass: their tokens, and how they are cut into parts.
 
-    A stage has one token of at least half of the slots. Attending in the order of the slots is then less work than
-    copying keys and values.
+    A part of one token of at least half of the slots attends in the order of the slots, which is less work than copying
+    keys and values.
 
     Attributes:
         tokens, slots, positions: Token, slot and position of each row, int64 [w].
         parts: Parts of the rows.
-        num_stages: Number of parts that are stages.
         rows: Row of each token, in the order of the chunks, int64 [n].
     """
 
     tokens: npt.NDArray[np.int64]
     slots: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
-    parts: list[Run]
-    num_stages: int
+    parts: list[Part]
     rows: npt.NDArray[np.int64]
 
 
-def _layout(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> _Layout:
+def _layout(chunks: Sequence[Chunk], widths: Sequence[int], num_slots: int) -> _Layout:
     """Return the layout of chunks; most passes have one token of each."""
     if all(len(chunk.tokens) == 1 for chunk in chunks):
-        return _layout_of_singles(chunks, widths, spare_slot)
-    return _layout_of_chunks(chunks, widths, spare_slot)
+        return _layout_of_singles(chunks, _width(len(chunks), widths), num_slots)
+    return _layout_of_chunks(chunks, widths, num_slots)
 
 
-def _layout_of_singles(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> _Layout:
-    """Return the layout of chunks of one token; :func:`_layout_of_chunks` makes the same in ten times the time."""
-    number, width = len(chunks), _width(len(chunks), widths)
-    tokens, positions = np.zeros(width, np.int64), np.zeros(width, np.int64)
-    slots = np.full(width, spare_slot, np.int64)
-    slots[:number], positions[:number], tokens[:number] = zip(
-        *((chunk.slot, chunk.start, chunk.tokens[0]) for chunk in chunks), strict=True
-    )
-    num_blocks, num_stages = blocks_of(int(positions.max()) + 1), int(2 * number >= spare_slot)
-    if num_stages and number < width:
-        parts = [Run(0, number, num_blocks, None), Run(number, width, blocks_of(1), None)]
+def _layout_of_singles(chunks: Sequence[Chunk], width: int, num_slots: int) -> _Layout:
+    """Return the layout of chunks of one token; row i is of slot i where half of the rows or more are used so."""
+    number, starts = len(chunks), [chunk.start for chunk in chunks]
+    num_blocks, of_chunks = blocks_of(max(starts) + 1), np.array([chunk.slot for chunk in chunks])
+    if num_slots <= min(width, 2 * number):
+        rows, parts = of_chunks, [Part(0, num_slots, num_blocks, "in order")]
+        if num_slots < width:
+            parts.append(Part(num_slots, width, blocks_of(1), "copies"))
     else:
-        parts = [Run(0, width, num_blocks, None)]
-    return _Layout(tokens, slots, positions, parts, num_stages, np.arange(number))
+        rows, parts = np.arange(number), [Part(0, width, num_blocks, "copies")]
+    tokens, slots, positions = np.zeros(width, np.int64), np.full(width, NO_SLOT), np.zeros(width, np.int64)
+    slots[rows], positions[rows], tokens[rows] = of_chunks, starts, [chunk.tokens[0] for chunk in chunks]
+    return _Layout(tokens, slots, positions, parts, rows)
 
 
-def _layout_of_chunks(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot: int) -> _Layout:
+def _layout_of_chunks(chunks: Sequence[Chunk], widths: Sequence[int], num_slots: int) -> _Layout:
     pieces = [_Piece(index, 0, chunk) for index, chunk in enumerate(chunks)]
-    stages, rest = _stages([piece for piece in pieces if len(piece.chunk.tokens) < MIN_RUN], spare_slot)
+    stages, rest = _stages([piece for piece in pieces if len(piece.chunk.tokens) < MIN_RUN], num_slots)
     runs = [[piece] for piece in pieces if len(piece.chunk.tokens) >= MIN_RUN]
     chunk_lengths = [len(chunk.tokens) for chunk in chunks]
     num_filling = _width(sum(chunk_lengths), widths) - sum(chunk_lengths)
-    rest += [_Piece(len(chunks), 0, Chunk(spare_slot, 0, (0,)))] * num_filling
-    parts = list[Run]()
-    for part in (*stages, *([rest] if rest else [])):
-        _append(parts, part, None)
+    rest += [_Piece(len(chunks), 0, Chunk(NO_SLOT, 0, (0,)))] * num_filling
+    parts = list[Part]()
+    for part in stages:
+        _append(parts, part, "by table")
+    if rest:
+        _append(parts, rest, "copies")
     for part in runs:
-        _append(parts, part, part[0].chunk.slot)
+        _append(parts, part, "one slot", part[0].chunk.slot)
     ordered = [piece for part in (*stages, rest, *runs) for piece in part]
     lengths = [len(piece.chunk.tokens) for piece in ordered]
     return _Layout(
@@ -168,16 +171,15 @@ def _layout_of_chunks(chunks: Sequence[Chunk], widths: Sequence[int], spare_slot
         np.repeat(np.array([piece.chunk.slot for piece in ordered], np.int64), lengths),
         _ranges([piece.chunk.start for piece in ordered], lengths),
         parts,
-        len(stages),
         _rows(ordered, lengths, chunk_lengths),
     )
 
 
-def _append(parts: list[Run], pieces: Sequence[_Piece], slot: int | None) -> None:
+def _append(parts: list[Part], pieces: Sequence[_Piece], reads: Reads, slot: int = NO_SLOT) -> None:
     first = parts[-1].end if parts else 0
     num_rows = sum(len(piece.chunk.tokens) for piece in pieces)
     longest = max(piece.chunk.start + len(piece.chunk.tokens) for piece in pieces)
-    parts.append(Run(first, first + num_rows, blocks_of(longest), slot))
+    parts.append(Part(first, first + num_rows, blocks_of(longest), reads, slot))
 
 
 def _stages(pieces: Sequence[_Piece], num_slots: int) -> tuple[list[list[_Piece]], list[_Piece]]:

@@ -129,7 +129,8 @@ class SlotConversations:
             return []
         slots = np.array([turn.slot for turn in drawing])
         noise = None if self._noise is None else self._noise.next(slots)
-        tokens, log_probs = self._sampler.draw(self._passes.logits(hidden[rows]), noise)
+        last = hidden if len(rows) == len(hidden) else hidden[rows]
+        tokens, log_probs = self._sampler.draw(self._passes.logits(last), noise)
         self.counts.sampled += len(drawing)
         drawn = zip(drawing, tokens.tolist(), log_probs.tolist(), strict=True)
         ended = [turn for turn, token, log_prob in drawn if turn.append(token, log_prob)]

@@ -35,9 +35,11 @@ class Turn:
     _tokens: list[int] = field(default_factory=list)
     _log_probs: list[float] = field(default_factory=list)
     _stopped: bool = False
+    _limit: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.context = self.request.prompt_ids
+        self._limit = len(self.recorded) or max_tokens_of(self.request, self.sampling)
 
     @property
     def num_tokens(self) -> int:
@@ -52,16 +54,13 @@ class Turn:
     def append(self, token: int, log_prob: float) -> bool:
         """Append a sampled token; return True if it ends the turn."""
         self.is_reading = False
+        self.unread = [self.recorded[len(self._tokens)] if self.recorded else token]
         self._tokens.append(token)
         self._log_probs.append(log_prob)
-        number = len(self._tokens)
-        self.unread = [self.recorded[number - 1] if self.recorded else token]
         self._stopped = token in self.sampling.stop_token_ids
         if self.stop is not None:
             self._stopped |= self.stop.is_completed_by(token)
-        if self.recorded:
-            return number == len(self.recorded)
-        return self._stopped or number == max_tokens_of(self.request, self.sampling)
+        return (self._stopped and not self.recorded) or len(self._tokens) == self._limit
 
     def completion(self, version: int) -> Completion:
         """Return the finished turn.

@@ -6,7 +6,7 @@ feed-forward layer, and no modules are called in between.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,18 @@ class Linear(Protocol):
         """Return ``inputs @ weight.T + bias``."""
 
 
+class Angles(NamedTuple):
+    """Rotary embeddings by halves (Su et al. 2021, arXiv:2104.09864) of n positions.
+
+    Attributes:
+        cos: Cosines [n, 1, D].
+        sin: Sines [n, 1, D]; those of the first half are negated.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
 class Decoder:
     """A transformers model's forward pass for rows of one token each.
 
@@ -53,6 +65,8 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._embedding: Tensor = model.model.embed_tokens.weight
+        self._norm, self._head = _Norm(model.model.norm), _weights_of(model.lm_head)
         self._layers = [_Layer(layer, model.config) for layer in model.model.layers]
         self._windows = windows_of(model.config)
 
@@ -65,34 +79,36 @@ class Decoder:
             masks: Attention masks, bool [n, 1, 1, c], from :meth:`SlotCache.prepare_step` for this pass.
             cache: Cache that receives the tokens' keys and values.
         """
-        dtype = self._model.model.embed_tokens.weight.dtype
-        biases = {window: _bias(mask, dtype) for window, mask in masks.items()}
+        biases = {window: _bias(mask, self._embedding.dtype) for window, mask in masks.items()}
         layers = zip(cache.layers, self._windows, strict=True)
-        return self.logits(self.hidden(tokens, positions, [_OfSlots(slots, biases[each]) for slots, each in layers]))
+        attentions = [_OfSlots(slots, biases[each]) for slots, each in layers]
+        return self.logits(self.hidden(tokens, self.angles(positions), attentions))
+
+    def angles(self, positions: Tensor) -> Angles:
+        """Return the rotary embeddings of positions, int64 [n, 1]."""
+        cos, sin = self._model.model.rotary_emb(self._embedding, positions)
+        half = sin.shape[-1] // 2
+        return Angles(cos, torch.cat((-sin[..., :half], sin[..., half:]), -1))
 
     def hidden(
-        self, tokens: Tensor, positions: Tensor, attentions: Sequence[Attention], linear: Linear = linear
+        self, tokens: Tensor, angles: Angles, attentions: Sequence[Attention], linear: Linear = linear
     ) -> Tensor:
         """Return the hidden states [n, hidden size] of rows after the last normalisation.
 
         Args:
             tokens: Token of each row, int64 [n].
-            positions: Positions of the tokens, int64 [n, 1].
+            angles: Rotary embeddings of the rows' positions.
             attentions: Attention of each layer.
             linear: Function that computes all linear layers.
         """
-        body = self._model.model
-        hidden = embedding(tokens, body.embed_tokens.weight)
-        cos, sin = body.rotary_emb(hidden, positions)  # [n, 1, D]
-        half = sin.shape[-1] // 2
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
+        hidden = embedding(tokens, self._embedding)
         for layer, attention in zip(self._layers, attentions, strict=True):
-            hidden = layer(hidden, cos, sin, attention, linear)
-        return _normalize(hidden, body.norm)
+            hidden = layer(hidden, angles, attention, linear)
+        return self._norm(hidden)
 
     def logits(self, hidden: Tensor, linear: Linear = linear) -> Tensor:
         """Return the logits [n, V] of hidden states [n, hidden size]."""
-        return linear(hidden, self._model.lm_head.weight, self._model.lm_head.bias)
+        return linear(hidden, *self._head)
 
 
 class _Layer:
@@ -100,42 +116,55 @@ class _Layer:
 
     def __init__(self, layer: Any, config: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._layer = layer
-        self._head_dim = attention.head_dim
-        self._num_heads = config.num_attention_heads
-        self._num_kv_heads = config.num_key_value_heads
+        self._head_dim, self._scaling = attention.head_dim, attention.scaling
+        self._num_heads = (config.num_attention_heads, config.num_key_value_heads)
+        self._norm, self._second_norm = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self._norm_of_heads = _NormOfHeads(attention, *self._num_heads) if hasattr(attention, "q_norm") else None
         self._queries_keys_values = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
         self._gate_and_up = _fuse([mlp.gate_proj, mlp.up_proj])
+        self._output, self._down = _weights_of(attention.o_proj), _weights_of(mlp.down_proj)
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention, linear: Linear) -> Tensor:
-        layer = self._layer
-        heads = linear(_normalize(hidden, layer.input_layernorm), *self._queries_keys_values)
-        attended = self._attend(heads.view(len(hidden), -1, self._head_dim), cos, sin, attention)
-        projection = layer.self_attn.o_proj
-        hidden = hidden + linear(attended, projection.weight, projection.bias)
-        gate, up = linear(_normalize(hidden, layer.post_attention_layernorm), *self._gate_and_up).chunk(2, -1)
-        down = layer.mlp.down_proj
-        return hidden + linear(silu(gate).mul_(up), down.weight, down.bias)
+    def __call__(self, hidden: Tensor, angles: Angles, attention: Attention, linear: Linear) -> Tensor:
+        heads = linear(self._norm(hidden), *self._queries_keys_values).view(len(hidden), -1, self._head_dim)
+        hidden = linear(self._attend(heads, angles, attention), *self._output).add_(hidden)
+        gate, up = linear(self._second_norm(hidden), *self._gate_and_up).chunk(2, -1)
+        return linear(silu(gate).mul_(up), *self._down).add_(hidden)
 
-    def _attend(self, heads: Tensor, cos: Tensor, sin: Tensor, attend: Attention) -> Tensor:
-        num_rows, num_rotated = len(heads), self._num_heads + self._num_kv_heads
-        queries_keys = heads[:, :num_rotated]
-        attention = self._layer.self_attn
-        if hasattr(attention, "q_norm"):
-            scale = torch.cat(
-                [
-                    attention.q_norm.weight.expand(self._num_heads, -1),
-                    attention.k_norm.weight.expand(self._num_kv_heads, -1),
-                ]
-            )
-            epsilon = attention.q_norm.variance_epsilon
-            queries_keys = torch.rms_norm(queries_keys, (self._head_dim,), None, epsilon).mul_(scale)
-        # Rotary embedding by halves (Su et al. 2021, arXiv:2104.09864); the first half of ``sin`` is already negated.
-        queries_keys = (queries_keys * cos).addcmul_(queries_keys.roll(self._head_dim // 2, -1), sin)
-        queries, new_keys = queries_keys.split([self._num_heads, self._num_kv_heads], 1)
+    def _attend(self, heads: Tensor, angles: Angles, attend: Attention) -> Tensor:
+        num_queries, num_keys = self._num_heads
+        queries_keys = heads[:, : num_queries + num_keys]
+        if self._norm_of_heads is not None:
+            queries_keys = self._norm_of_heads(queries_keys)
+        rolled = queries_keys.roll(self._head_dim // 2, -1)
+        turned = (queries_keys * angles.cos).addcmul_(rolled, angles.sin)
         # Heads that share keys and values take the place of query tokens, so keys and values are not repeated.
-        groups = queries.view(num_rows, self._num_kv_heads, -1, self._head_dim)
-        return attend(groups, new_keys, heads[:, num_rotated:], attention.scaling).reshape(num_rows, -1)
+        queries = turned[:, :num_queries].view(len(heads), num_keys, -1, self._head_dim)
+        return attend(queries, turned[:, num_queries:], heads[:, -num_keys:], self._scaling).flatten(1)
+
+
+class _Norm:
+    """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467), as a module of transformers does."""
+
+    def __init__(self, norm: Any) -> None:
+        self._weight, self._epsilon = norm.weight, norm.variance_epsilon
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return _by_root_mean_square(hidden, self._epsilon).mul_(self._weight)
+
+
+class _NormOfHeads:
+    """Normalisation of queries and keys [n, heads, D], which have two weights."""
+
+    def __init__(self, attention: Any, num_queries: int, num_keys: int) -> None:
+        norms = attention.q_norm, attention.k_norm
+        self._weights = torch.stack([norm.weight.data for norm in norms])
+        for norm, weight in zip(norms, self._weights, strict=True):
+            norm.weight.data = weight
+        self._epsilon = attention.q_norm.variance_epsilon
+        self._kinds = torch.tensor([0] * num_queries + [1] * num_keys, device=self._weights.device)
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        return _by_root_mean_square(heads, self._epsilon).mul_(self._weights.index_select(0, self._kinds))
 
 
 class _OfSlots:
@@ -167,8 +196,17 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
-def _normalize(hidden: Tensor, norm: Any) -> Tensor:
-    return torch.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+def _by_root_mean_square(inputs: Tensor, epsilon: float) -> Tensor:
+    """Return inputs [..., d] divided by the root of their mean square."""
+    if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
+        return torch.rms_norm(inputs, inputs.shape[-1:], None, epsilon)
+    # PyTorch's own is not fused on CPUs either, and converts scalars on the way: it takes half as long again.
+    squares = torch.mul(inputs, inputs).sum(-1, keepdim=True)
+    return inputs * squares.mul_(1 / inputs.shape[-1]).add_(epsilon).rsqrt_()
+
+
+def _weights_of(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    return layer.weight, layer.bias
 
 
 def _attend_to(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:

@@ -31,7 +31,7 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
     save_folder,
     stop_tokens_of,
 )
-from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.heap import collect_rarely, keep_freed_memory
 from embodyflow.process.tracing import span
 from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_registry import build_prompt_source
@@ -76,6 +76,7 @@ class LanguageRollout(GroupRollout):
     def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
         super().__init__(config, rank, world_size)
         keep_freed_memory()
+        collect_rarely()
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
