@@ -23,7 +23,7 @@ COLUMNS = frozenset(
         *("num_turns", "tool_calls", "tool_mistakes", "rewarded", "agents_rewarded", "own_reward", "own_success"),
         *("final_state", "bootstrap_values", "prompt_tokens", "prompt_length", "response_length", "prompt_id"),
         *("rewards", "kl_penalty", "advantages", "old_log_probs", "ref_log_probs", "values", "returns", "scores"),
-        *("token_version", "baseline"),
+        *("token_version", "baseline", "expert_actions", "labelled", "by_expert"),
         *INTERNAL,
     )
 )

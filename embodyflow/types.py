@@ -48,6 +48,13 @@ and after it, ``action_tokens`` (float32 [N, A]) is the action in [-1, 1], and `
 ``terminated`` and ``truncated`` say how it ended its episode, if it did. The uids have the order of steps and, within a
 step, of environments.
 
+A row of DAgger is an episode of up to T = ``env.max_steps`` steps. Observations are those before each step, ids and
+outcome are as above, and::
+
+    expert_actions   float32 [N, T, A]      the expert's action in the state before the step
+    labelled         bool    [N, T]         steps whose expert action is a label
+    by_expert        bool    [N, T]         steps that the expert executed
+
 A language row is an episode of R decisions of one token, where R is the longest response at hand (T = R, L = 1).
 ``log_probs`` and ``loss_mask`` are as above, and::
 

@@ -10,6 +10,7 @@ keywords.
 from tasks.classifier import classify_success
 from tasks.control import collect_steps, evaluate_returns, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
+from tasks.dagger import label_episodes, store_labels, train_on_labels
 from tasks.episodes import keep_episodes
 from tasks.evaluation import (
     contact_sheet,
@@ -58,6 +59,7 @@ __all__ = [
     "gather_groups",
     "generate",
     "keep_episodes",
+    "label_episodes",
     "measure_warm_start",
     "observe",
     "play_evaluation",
@@ -65,11 +67,13 @@ __all__ = [
     "score_progress",
     "split_decisions",
     "store_episodes",
+    "store_labels",
     "store_transitions",
     "train_actor",
     "train_actor_critic",
     "train_critic",
     "train_off_policy",
     "train_offline",
+    "train_on_labels",
     "value_steps",
 ]

@@ -48,6 +48,7 @@ KINDS = {
     "generate": _ROLLOUT,
     "collect_steps": _ROLLOUT,
     "demonstrate": _ROLLOUT,
+    "label_episodes": _ROLLOUT,
     "dynamic_sampling": _ROLLOUT,
     "compute_baseline": _ROLLOUT,
     "filter_groups": _SAMPLING,
@@ -70,6 +71,8 @@ KINDS = {
     "store_transitions": _training(NodeRole.ACTOR),
     "train_off_policy": _training(NodeRole.ACTOR),
     "train_offline": _training(NodeRole.ACTOR),
+    "store_labels": _training(NodeRole.ACTOR),
+    "train_on_labels": _training(NodeRole.ACTOR),
     "fit": _training(NodeRole.ACTOR),
 }
 """Functions of ``tasks`` for graphs, with the settings of their nodes."""

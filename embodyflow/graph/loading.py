@@ -17,6 +17,7 @@ BUILT_IN = {
     "sac": "pipelines.sac:sac",
     "embodied_sac": "pipelines.sac:embodied_sac",
     "offline": "pipelines.sac:offline",
+    "dagger": "pipelines.dagger:dagger",
     "dapo": "pipelines.dapo:dapo",
     "language_grpo": "pipelines.grpo:language_grpo",
     "embodied_grpo": "pipelines.grpo:embodied_grpo",

@@ -153,6 +153,18 @@ class InterruptibleEngine(Protocol):
         """
 
 
+class LabellingEngine(RolloutEngine, Protocol):
+    """A rollout engine whose environments have an expert, which labels the states that the policy visits."""
+
+    def label(self, iteration: int, draws: Draws) -> Columns:
+        """Play this rank's episodes of an iteration; return them with the expert's actions.
+
+        Args:
+            iteration: Index of the iteration, from 1.
+            draws: Name of the random draws, to which each episode's row is appended.
+        """
+
+
 class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):
     """An episode engine with environments, which can be observed and filmed."""
 
@@ -371,3 +383,13 @@ class OffPolicyEngine(TrainerEngine, Protocol):
 
     def train_offline(self, draws: Draws, iteration: int) -> dict[str, Metric]:
         """Take the updates of an iteration without new transitions, from demonstrations alone; see :meth:`train`."""
+
+
+class LabelTrainerEngine(TrainerEngine, Protocol):
+    """A trainer engine with the labelled steps of all iterations."""
+
+    def store(self, batch: Batch, iteration: int) -> dict[str, Metric]:
+        """Add an iteration's labelled steps to those of the iterations before."""
+
+    def imitate(self, seed: int) -> dict[str, Metric]:
+        """Fit the policy to all labelled steps; batches are drawn by ``seed``."""

@@ -81,6 +81,10 @@ METRICS = {
     "policy/advantage_weight": "Mean weight of an action in the policy's likelihood (IQL), mean over updates.",
     "policy/temperature": "Coefficient of the entropy in off-policy training (SAC), mean over updates.",
     "replay/num_transitions": "Transitions that off-policy training draws from.",
+    "dagger/num_labels": "Steps that the expert labelled in the iteration (DAgger).",
+    "dagger/expert_share": "Share of the iteration's steps that the expert executed (DAgger).",
+    "dagger/num_samples": "Labelled steps of all iterations and of the demonstrations (DAgger).",
+    "dagger/loss": "Imitation loss on them, mean over the last 50 steps (DAgger).",
     "train/optimizer_steps": "Number of optimizer steps of the policy.",
     "train/grad_norm": "Mean norm of the policy's gradient before clipping.",
     "train/<name>/<agent>": "The same for one of `rollout.agent.agents`, with `rollout.agent.weights=own`. Without the "

@@ -87,7 +87,7 @@ class ExpertDemonstrator:
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
-            action = self._expert_action(env)
+            action = expert_action(env, self._action_space, self.config.env.id)
             entries = entries_of(observation)
             # Copy, because an environment may return the same buffer at every step.
             observations.append({name: np.array(entries[name], dtype) for name, (_, dtype) in fields.items()})
@@ -103,14 +103,18 @@ class ExpertDemonstrator:
         columns = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
         return _padded({**columns, "actions": np.stack(actions)}, self.config.env.max_steps)
 
-    def _expert_action(self, env: gym.Env[Any, Any]) -> np.ndarray:
-        expert: Any = env.unwrapped
-        action, shape = np.asarray(expert.expert_action()), self._action_space.shape
-        if action.shape != shape or not np.isfinite(action.astype(np.float64)).all():
-            raise ConfigError(
-                f"env.id={self.config.env.id}: expert_action() must return finite numbers {shape}, returned {action!r}"
-            )
-        return action
+
+def expert_action(env: gym.Env[Any, Any], space: gym.Space[Any], env_id: str) -> np.ndarray:
+    """Return the scripted expert's action in an environment's present state.
+
+    Raises:
+        ConfigError: It has another shape than the actions of ``space``, or is not finite.
+    """
+    expert: Any = env.unwrapped
+    action, shape = np.asarray(expert.expert_action()), space.shape
+    if action.shape != shape or not np.isfinite(action.astype(np.float64)).all():
+        raise ConfigError(f"env.id={env_id}: expert_action() must return finite numbers {shape}, returned {action!r}")
+    return action
 
 
 class DatasetDemonstrator:

@@ -28,6 +28,7 @@ from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.process.tracing import span
+from embodyflow.rollouts.action_noise import chunk_uniforms
 from embodyflow.rollouts.clips import Clip, write_animation
 from embodyflow.rollouts.demonstrators import DatasetDemonstrator, Demonstration, Demonstrator, ExpertDemonstrator
 from embodyflow.rollouts.episode_rows import (
@@ -42,6 +43,7 @@ from embodyflow.rollouts.episode_rows import (
 from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
+from embodyflow.rollouts.labelled_episodes import LabelledEpisodes
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
@@ -320,6 +322,40 @@ class EmbodiedRollout(GroupRollout):
         """Return demonstrations of a task with its instruction."""
         instruction = {"instruction_ids": self._instructions[task_id]}
         return [demo | instruction for demo in source.demonstrations(task_id, numbers)]
+
+    def label(self, iteration: int, draws: tuple[int | str, ...]) -> Columns:
+        """Play this rank's episodes of an iteration with the scripted expert beside the policy; for DAgger.
+
+        Args:
+            iteration: Index of the iteration, from 1.
+            draws: Parts of the seed of an episode; the episode's row is appended.
+
+        Returns:
+            Columns of :meth:`~embodyflow.rollouts.labelled_episodes.LabelledEpisodes.play`, with ``instruction_ids``
+            and ``policy_version``.
+
+        Raises:
+            ConfigError: The expert returned no action.
+        """
+        episodes = self.training_episodes(self.config.seed, iteration)
+        seeds = [derive_seed(*draws, episode.row) for episode in episodes]
+        rows = LabelledEpisodes(self.config, self.prototypes, self._act_alone, self._noise_of).play(
+            episodes, seeds, iteration
+        )
+        rows["instruction_ids"] = self._instructions[rows["env_task_id"]]
+        rows["policy_version"] = np.full(len(episodes), self.policy_version, np.int64)
+        return rows
+
+    def _act_alone(self, entries: dict[str, np.ndarray], task: int, noise: np.ndarray) -> np.ndarray:
+        """Return the chunk of actions of a single episode's decision, float32 ``[C, A]``."""
+        batch = {name: values[None] for name, values in entries.items()}
+        batch["instruction_ids"] = self._instructions[task : task + 1]
+        return self._decide(batch, noise[None], SMALLEST_BATCH).actions[0]
+
+    def _noise_of(self, seed: int) -> np.ndarray:
+        """Return the noise of an episode with a decision at every step, float32 ``[max_steps, R]``."""
+        shape = (self.config.env.max_steps, self.policy.num_draws)
+        return chunk_uniforms(derive_rng(seed), shape, self.policy.horizon, self.config.rollout.chunk_correlation)
 
     def record_video(self, path: Path, num_episodes: int) -> str | None:
         """Render greedy evaluation episodes side by side as an animation, one frame per decision.

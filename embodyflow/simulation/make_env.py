@@ -133,11 +133,14 @@ def check_embodied(config: EmbodiedConfig) -> None:
     check_attributes(env, instance)
     firsts: dict[str | None, FirstStep] = {first_task(env): _check_task_step(env, instance)}
     facts = [_TaskFacts.of(instance)]
+    has_expert = callable(getattr(instance.unwrapped, "expert_action", None))
     instance.close()
     for task in env.tasks[1:]:
         further, firsts[task] = _check_further_task(env, task, instance)
         facts.append(further)
     _check_num_goals(config, [each.num_goals for each in facts])
+    if config.dagger is not None and not has_expert:
+        raise ConfigError(f"env.id={env.id}: has no scripted expert, which dagger needs")
     if config.warm_start is not None and config.warm_start.dataset is not None:
         check_dataset(config, instance, [each.instruction for each in facts])
     _require_restorable(env, firsts, config.rollout.env_processes)

@@ -1,6 +1,6 @@
 """Behaviour cloning: the warm start fits a policy to demonstrations before RL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -39,32 +39,89 @@ class Samples(Protocol):
         """
 
 
+OBSERVED = "observation."
+"""Prefix of an observation's columns in :meth:`Steps.tensors`."""
+
+
 class Steps:
-    """Every step of every demonstration, with the chunk of expert actions that follows.
+    """Steps of episodes, each with the chunk of expert actions that follows.
 
     Args:
-        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
-        keys: Observation columns besides the instruction.
-        horizon: Number of actions per sample, H.
+        tensors: Columns as :meth:`tensors` returns them.
 
     Attributes:
-        observation: Columns ``[n, ...]`` by name, n samples in the order of demonstrations and steps.
-        actions: Expert actions, float32 ``[n, H, A]``. After the end of a demonstration its last action is repeated,
+        observation: Columns ``[n, ...]`` by name, n samples in the order of episodes and steps.
+        actions: Expert actions, float32 ``[n, H, A]``. After the end of a chunk's mask its last action is repeated,
             because a policy may attend to all of them.
-        mask: True for actions before the end of the demonstration, bool ``[n, H]``.
+        mask: True for the actions that count, bool ``[n, H]``: the first and any number of those after it.
     """
 
-    def __init__(self, demos: TensorDict, keys: Sequence[str], horizon: int) -> None:
-        lengths = demos["num_steps"].tolist()
-        rows = [(row, step) for row, length in enumerate(lengths) for step in range(length)]
-        row = torch.tensor([r for r, _ in rows])
-        step = torch.tensor([s for _, s in rows])
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.actions, self.mask = tensors["actions"], tensors["mask"]
+        self.observation = {
+            name.removeprefix(OBSERVED): values for name, values in tensors.items() if name.startswith(OBSERVED)
+        }
+
+    @classmethod
+    def of_demonstrations(cls, demos: TensorDict, keys: Sequence[str], horizon: int) -> "Steps":
+        """Return every step of every demonstration.
+
+        Args:
+            demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+            keys: Observation columns besides the instruction.
+            horizon: Number of actions per sample, H.
+        """
+        counted = torch.arange(demos["actions"].shape[1]) < demos["num_steps"][:, None]
+        return cls._of_labels(demos, demos["actions"], counted, keys, horizon)
+
+    @classmethod
+    def of_labels(cls, rows: TensorDict, keys: Sequence[str], horizon: int) -> "Steps":
+        """Return the labelled steps of episodes that a learner played, as DAgger aggregates them.
+
+        The label of a step is the expert's action in the state that the learner visited. A chunk holds the labels of
+        its step and of those that follow on the path that was executed, up to the first step without a label. So each
+        of them is the expert's answer to the state in which the learner would execute that action of the chunk. They
+        are no path of the expert: the states between them are the learner's, and approach the expert's as it learns.
+
+        Args:
+            rows: Rows from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.label`.
+            keys: Observation columns besides the instruction.
+            horizon: Number of actions per sample, H.
+        """
+        return cls._of_labels(rows, rows["expert_actions"], rows["labelled"], keys, horizon)
+
+    @classmethod
+    def _of_labels(
+        cls, rows: TensorDict, labels: torch.Tensor, labelled: torch.Tensor, keys: Sequence[str], horizon: int
+    ) -> "Steps":
+        """Return the steps with labels.
+
+        Args:
+            rows: Episodes, with the columns of ``keys`` and ``instruction_ids``.
+            labels: Expert actions, float32 ``[N, T, A]``.
+            labelled: Steps that have one, bool ``[N, T]``.
+            keys: Observation columns besides the instruction.
+            horizon: Number of actions per sample, H.
+        """
+        row, step = labelled.nonzero(as_tuple=True)
         ahead = step[:, None] + torch.arange(horizon)
-        self.mask = ahead < demos["num_steps"][row][:, None]
-        last = demos["num_steps"][row][:, None] - 1
-        self.actions = demos["actions"][row[:, None], ahead.clamp(max=last)]
-        self.observation = {key: demos[key][row, step] for key in keys}
-        self.observation["instruction_ids"] = demos["instruction_ids"][row]
+        present = ahead < labelled.shape[1]
+        mask = (labelled[row[:, None], ahead.clamp(max=labelled.shape[1] - 1)] & present).cumprod(1).bool()
+        last = step[:, None] + mask.sum(1, keepdim=True) - 1
+        columns = {OBSERVED + key: rows[key][row, step] for key in keys}
+        columns[OBSERVED + "instruction_ids"] = rows["instruction_ids"][row]
+        return cls({"actions": labels[row[:, None], ahead.minimum(last)], "mask": mask, **columns})
+
+    @classmethod
+    def joined(cls, parts: Sequence["Steps"]) -> "Steps":
+        """Return the steps of all parts, in their order."""
+        columns = [part.tensors() for part in parts]
+        return cls({name: torch.cat([each[name] for each in columns]) for name in columns[0]})
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all columns by name, those of the observation with a prefix."""
+        observation = {OBSERVED + key: values for key, values in self.observation.items()}
+        return {"actions": self.actions, "mask": self.mask, **observation}
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -76,7 +133,32 @@ class Steps:
         return observation, self.actions[index], self.mask[index]
 
 
-class ActionSamples:
+class StepSamples:
+    """Steps as samples of a robot policy.
+
+    Args:
+        policy: Policy to fit.
+        steps: Steps with the expert's actions.
+        sigma: Standard deviation of the smoothing of the target token, in bins.
+    """
+
+    def __init__(self, policy: ImitatingPolicy, steps: Steps, sigma: float) -> None:
+        self._policy, self._steps, self._sigma = policy, steps, sigma
+        self.num_draws = policy.num_imitation_draws
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        """Return the number of action tokens."""
+        return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
+
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
+        """Return the cross-entropy on the smoothed expert actions, summed."""
+        return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma, torch.from_numpy(uniforms))
+
+
+class ActionSamples(StepSamples):
     """The steps of demonstrations. Building them sets the policy's normalization statistics.
 
     They are the data set's with ``warm_start.dataset.statistics=dataset``, else those of these steps.
@@ -89,9 +171,8 @@ class ActionSamples:
 
     def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
         assert config.warm_start is not None
-        self._policy, self._sigma = policy, config.warm_start.smoothing_bins
-        self._steps = Steps(demos, config.policy.observation_keys, policy.horizon)
-        self.num_draws = policy.num_imitation_draws
+        steps = Steps.of_demonstrations(demos, config.policy.observation_keys, policy.horizon)
+        super().__init__(policy, steps, config.warm_start.smoothing_bins)
         if "state" not in self._steps.observation:
             return
         dataset = config.warm_start.dataset
@@ -102,17 +183,6 @@ class ActionSamples:
             policy.load_normalization(dataset_statistics(config, dataset))
         else:
             policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def num_targets(self, chosen: np.ndarray) -> int:
-        """Return the number of action tokens."""
-        return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
-
-    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
-        """Return the cross-entropy on the smoothed expert actions, summed."""
-        return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma, torch.from_numpy(uniforms))
 
 
 class ResponseSamples:

@@ -6,6 +6,8 @@ from embodyflow.nodes.engines import (
     EmbodiedEngine,
     EpisodeEngine,
     InterruptibleEngine,
+    LabellingEngine,
+    LabelTrainerEngine,
     OffPolicyEngine,
     ResponseJudge,
     TrainerEngine,
@@ -15,6 +17,7 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer
+from embodyflow.training.dagger_trainer import DaggerTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.off_policy.crossq import CrossQ
@@ -34,4 +37,6 @@ JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer, AgentsTrainer)
 OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
+LABELLING_ENGINES: tuple[type[LabellingEngine], ...] = (EmbodiedRollout,)
+LABEL_TRAINERS: tuple[type[LabelTrainerEngine], ...] = (DaggerTrainer,)
 LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ, ImplicitQLearning)

@@ -7,6 +7,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
+from embodyflow.config.robots.dagger import DaggerConfig, check_dagger
 from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, WarmStartConfig
@@ -155,6 +156,8 @@ class GoalEvaluationConfig(EvaluationConfig):
 
 OFF_POLICY_TRAINER = "embodyflow.training.off_policy.episode_trainer:EpisodeOffPolicyTrainer"
 """Engine of the trainer group in off-policy training."""
+DAGGER_TRAINER = "embodyflow.training.dagger_trainer:DaggerTrainer"
+"""Engine of the trainer group with ``dagger``."""
 
 
 class EmbodiedConfig(GroupedConfig):
@@ -163,6 +166,7 @@ class EmbodiedConfig(GroupedConfig):
     Attributes:
         off_policy: Training on replayed decisions and on the demonstrations of the warm start; ``null`` trains on the
             rows of the iteration.
+        dagger: Imitation of the scripted expert in the states that the policy visits; ``null`` for other algorithms.
     """
 
     kind: ClassVar[str] = "embodied"
@@ -173,7 +177,7 @@ class EmbodiedConfig(GroupedConfig):
     )
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo", "embodied_classifier"),
-        *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac"),
+        *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac", "dagger"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
@@ -193,6 +197,7 @@ class EmbodiedConfig(GroupedConfig):
     warm_start: ExpertWarmStartConfig | None
     evaluation: GoalEvaluationConfig
     off_policy: LearnerConfig | None = None
+    dagger: DaggerConfig | None = None
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> "EmbodiedConfig":
@@ -240,6 +245,17 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_dagger(self) -> "EmbodiedConfig":
+        if self.dagger is None:
+            return self
+        check_dagger(self.dagger, self.trainer, streams=self.streams, keep_episodes=self.rollout.keep_episodes)
+        if self.off_policy is not None:
+            raise ValueError("off_policy: must be null with dagger, which imitates")
+        if self.warm_start is None:
+            raise ValueError("warm_start=null: must be set with dagger, whose data begin with its demonstrations")
+        return self
+
+    @model_validator(mode="after")
     def _require_progress(self) -> "EmbodiedConfig":
         if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
             raise ValueError("progress=null: must be set with pipeline.name=embodied_srpo")
@@ -283,16 +299,17 @@ class EmbodiedConfig(GroupedConfig):
 
     @property
     def compares_rows(self) -> bool:
-        """True if advantages may compare the rows of a group; off-policy training has no advantages."""
-        return self.off_policy is None
+        """True if advantages may compare the rows of a group; off-policy training and DAgger have no advantages."""
+        return self.off_policy is None and self.dagger is None
 
     @property
     def groups(self) -> dict[str, GroupShape]:
-        """Worker groups by name; off-policy training has a trainer of its own."""
+        """Worker groups by name; off-policy training and DAgger have trainers of their own."""
         shapes = super().groups
-        if self.off_policy is None:
+        if self.off_policy is None and self.dagger is None:
             return shapes
-        return shapes | {"trainer": shapes["trainer"]._replace(engine=OFF_POLICY_TRAINER)}
+        engine = OFF_POLICY_TRAINER if self.dagger is None else DAGGER_TRAINER
+        return shapes | {"trainer": shapes["trainer"]._replace(engine=engine)}
 
     @property
     def task_name(self) -> str:
@@ -318,6 +335,10 @@ class EmbodiedConfig(GroupedConfig):
     def kept_iterations(self) -> int:
         """Number of newest iterations whose episodes the run keeps."""
         return self.rollout.keep_episodes
+
+    def warm_start_facts(self) -> dict[str, Any]:
+        """Return what warm-started weights depend on; with DAgger their file also has the demonstrations."""
+        return super().warm_start_facts() | ({} if self.dagger is None else {"kept": "demonstrations"})
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:

@@ -171,6 +171,7 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
     yield "algorithm.keeps_baselines", config.algorithm.keeps_baselines
     yield "algorithm.kl.changes_coef", kl.changes_coef
     yield "algorithm.kl.refresh_every", "null" if kl.refresh_every is None else "a number"
+    yield "dagger", "null" if getattr(config, "dagger", None) is None else "set"
     yield "off_policy.name", None if off_policy is None else off_policy.name
     if branch is not None and branch.take == "everything" and isinstance(config, ControlConfig):
         yield "env.id", config.env.id

@@ -15,7 +15,10 @@ from embodyflow.orchestration.run.streaming.generating_node import generating_no
 from embodyflow.references import resolve
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae", "embodied_classifier"),
+    "grpo": (
+        *("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae"),
+        *("embodied_classifier", "dagger"),
+    ),
     "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
@@ -68,6 +71,7 @@ def check_compatibility(config: RunConfig) -> None:
     if config.streams:
         generating_node(graph)
     _check_replay(graph, config)
+    _check_labels(graph, config)
     _check_own_weights(graph, config)
 
 
@@ -78,6 +82,15 @@ def _check_own_weights(graph: TaskGraph, config: RunConfig) -> None:
             f"rollout.agent.weights=own: node {joint[0]!r} trains policy and critic in the same steps; allowed are "
             "tasks:train_actor and tasks:train_critic"
         )
+
+
+def _check_labels(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that the expert labels the pipeline's episodes exactly if the run has settings for it."""
+    learns, has_settings = bool(_nodes_of(graph, "train_on_labels")), getattr(config, "dagger", None) is not None
+    if learns and not has_settings:
+        raise ConfigError("dagger: must be set (algorithm=dagger) with a pipeline that has tasks:train_on_labels")
+    if has_settings and not learns:
+        raise ConfigError("dagger: must be null with a pipeline without tasks:train_on_labels")
 
 
 def _check_replay(graph: TaskGraph, config: RunConfig) -> None:

@@ -42,7 +42,7 @@ def of_demonstrations(demos: TensorDict, chunk_size: int) -> dict[str, Array]:
         demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
         chunk_size: C, actions of one decision.
     """
-    steps = Steps(demos, ["state"], chunk_size)
+    steps = Steps.of_demonstrations(demos, ["state"], chunk_size)
     state = steps.observation["state"]
     following = (torch.arange(len(state)) + chunk_size).clamp(max=len(state) - 1)
     lengths = demos["num_steps"].tolist()

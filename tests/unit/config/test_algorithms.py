@@ -24,6 +24,7 @@ NO_CLASSIFIER = "is for embodied jobs; it classifies the states of episodes, and
 NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
 NO_ACTIONS = "is for jobs with continuous actions; a response has none; allowed with job="
 MANY_TASKS = "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are "
+NO_EXPERT = "is for embodied jobs; its expert is the environment's; allowed with job="
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "pendulum", "reacher"),
@@ -32,7 +33,13 @@ CONTROL, LANGUAGE = (
 FOR_CONTROL = ("ppo", "sac", "td3", "crossq", "rlpd", "iql")
 OFF_POLICY = ("sac", "td3", "crossq", "rlpd", "iql")
 REFUSED = {
-    **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
+    **{
+        (experiment, name): NO_GROUPS
+        for experiment in CONTROL
+        for name in algorithms()
+        if name not in (*FOR_CONTROL, "dagger")
+    },
+    **{(experiment, "dagger"): NO_EXPERT for experiment in (*CONTROL, *LANGUAGE)},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
     **{(experiment, "success_classifier"): NO_CLASSIFIER for experiment in LANGUAGE},
     **{
@@ -44,6 +51,7 @@ REFUSED = {
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
     **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
     **{(experiment, "rlpd"): MANY_TASKS for experiment in ("mt10", "libero")},
+    ("libero_openvla", "dagger"): "begins with the demonstrations of a warm start",
     ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
 }
 ONE_ADVANTAGE = {
@@ -105,10 +113,12 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 
 def test_there_are_few_refusals() -> None:
-    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)
+    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger among them
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
     several_tasks = 3  # with rlpd
-    assert len(REFUSED) == (control + others + 3 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks)
+    assert len(REFUSED) == (
+        control + others + 1 + 4 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks
+    )
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,7 @@ CHAINS = {
     "sac": "rollout store train",
     "embodied_sac": "rollout store train",
     "offline": "train",
+    "dagger": "rollout store train",
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",
     "language_grpo": "rollout reward sampling advantage old_log_prob ref_log_prob train_actor",
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",

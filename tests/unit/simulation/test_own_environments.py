@@ -653,6 +653,8 @@ def test_an_environment_whose_expert_is_null_cannot_demonstrate(config_of: Calla
     with pytest.raises(ConfigError, match=r"tests/Untaught-v0: has no scripted expert; set warm_start=null$"):
         rollout.demonstrate()
     rollout.close()
+    with pytest.raises(ConfigError, match=r"tests/Untaught-v0: has no scripted expert, which dagger needs$"):
+        config_of(Untaught, "algorithm=dagger", "rollout.group_size=1", "warm_start.num_demos=1")
 
 
 class Inept(Line):

@@ -22,7 +22,7 @@ def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
         },
         batch_size=[2],
     )
-    samples = Steps(demos, ["state"], horizon=3)
+    samples = Steps.of_demonstrations(demos, ["state"], horizon=3)
     assert samples.observation["state"].flatten().tolist() == [0, 10, 20, 30, 40, 50]
     assert samples.observation["instruction_ids"].flatten().tolist() == [1, 1, 1, 1, 2, 2]
     followed = [chunk[mask].flatten().tolist() for chunk, mask in zip(samples.actions, samples.mask, strict=True)]
