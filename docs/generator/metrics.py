@@ -13,6 +13,7 @@ AREAS = {
     "progress": "Progress of failed episodes",
     "classifier": "Classifier of success",
     "replay": "Replay buffer",
+    "dagger": "Imitation of an expert (DAgger)",
     "advantage": "Advantages",
     "parity": "Parity",
     "policy": "Policy",

@@ -48,9 +48,9 @@ class _Steps:
 class LabelledEpisodes:
     """Plays episodes one after the other, and asks the expert in every state.
 
-    With a gate the expert takes over the steps that the gate names, and labels these alone; the learner then decides
-    anew. Without one all steps are labelled, and the expert executes whole decisions by a draw, a share of
-    ``beta ** iteration``.
+    With a gate the expert takes over the steps that the gate names, and labels these alone; after each the learner
+    makes a new decision. Without one all steps are labelled, and the expert executes whole decisions by a draw, a share
+    of ``beta ** iteration``.
 
     Args:
         config: Run configuration.

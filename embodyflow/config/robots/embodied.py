@@ -337,7 +337,7 @@ class EmbodiedConfig(GroupedConfig):
         return self.rollout.keep_episodes
 
     def warm_start_facts(self) -> dict[str, Any]:
-        """Return what warm-started weights depend on; with DAgger their file also has the demonstrations."""
+        """Return the facts that warm-started weights depend on; with DAgger their file has the demonstrations too."""
         return super().warm_start_facts() | ({} if self.dagger is None else {"kept": "demonstrations"})
 
     @property
