@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import pytest
 from small_runs import Runs, training_records
 
 from embodyflow.record.run_folder import RunFolder
 
 WORDS = (
-    *("algorithm=dagger", "env.max_steps=30", "rollout.group_size=1", "warm_start.num_demos=2", "warm_start.steps=10"),
+    *("algorithm=dagger", "rollout.group_size=1", "warm_start.num_demos=2", "warm_start.steps=10"),
     *("dagger.steps=10", "dagger.beta=0.5", "policy.hidden_size=32", "evaluation.num_goals=2"),
 )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.run("whole", *WORDS, "iterations=3")
