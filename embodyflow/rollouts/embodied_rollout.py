@@ -43,7 +43,7 @@ from embodyflow.rollouts.episode_rows import (
 from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
-from embodyflow.rollouts.labelled_episodes import LabelledEpisodes
+from embodyflow.rollouts.expert_labels import EpisodeLabeller
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
@@ -331,7 +331,7 @@ class EmbodiedRollout(GroupRollout):
             draws: Parts of the seed of an episode; the episode's row is appended.
 
         Returns:
-            Columns of :meth:`~embodyflow.rollouts.labelled_episodes.LabelledEpisodes.play`, with ``instruction_ids``
+            Columns of :meth:`~embodyflow.rollouts.expert_labels.EpisodeLabeller.play`, with ``instruction_ids``
             and ``policy_version``.
 
         Raises:
@@ -339,7 +339,7 @@ class EmbodiedRollout(GroupRollout):
         """
         episodes = self.training_episodes(self.config.seed, iteration)
         seeds = [derive_seed(*draws, episode.row) for episode in episodes]
-        rows = LabelledEpisodes(self.config, self.prototypes, self._act_alone, self._noise_of).play(
+        rows = EpisodeLabeller(self.config, self.prototypes, self._act_alone, self._noise_of).play(
             episodes, seeds, iteration
         )
         rows["instruction_ids"] = self._instructions[rows["env_task_id"]]

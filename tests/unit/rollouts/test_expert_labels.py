@@ -13,7 +13,7 @@ import tasks
 from embodyflow.config.robots.dagger import DaggerConfig
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
-from embodyflow.rollouts.labelled_episodes import LabelledEpisodes
+from embodyflow.rollouts.expert_labels import EpisodeLabeller
 from embodyflow.simulation.make_env import make_env
 
 MAX_STEPS, CHUNK = 7, 3
@@ -56,7 +56,7 @@ def play(seeds: Sequence[int] = (0,), iteration: int = 1, **settings: Any) -> tu
     config: Any = SimpleNamespace(
         dagger=DaggerConfig(steps=1, **settings), env=SimpleNamespace(max_steps=MAX_STEPS, id="line")
     )
-    labelled = LabelledEpisodes(config, [env], act, lambda seed: np.zeros((MAX_STEPS, CHUNK), np.float32))
+    labelled = EpisodeLabeller(config, [env], act, lambda seed: np.zeros((MAX_STEPS, CHUNK), np.float32))
     episodes = [Episode(row, 100 + row, row, 0, 10) for row in range(len(seeds))]
     return labelled.play(episodes, seeds, iteration), env, decided
 

@@ -45,7 +45,7 @@ class _Steps:
         return self.terminated or self.truncated
 
 
-class LabelledEpisodes:
+class EpisodeLabeller:
     """Plays episodes one after the other, and asks the expert in every state.
 
     With a gate the expert takes over the steps that the gate names, and labels these alone; after each the learner
