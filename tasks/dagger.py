@@ -25,7 +25,8 @@ def label_episodes(
 ) -> NodeOutput:
     """Play this rank's episodes with the current policy, and record the expert's action in the states it visits."""
     started = time.perf_counter()
-    rows = worker.label(call.iteration, (call.seed, call.iteration, call.node_id))
+    episodes = worker.training_episodes(call.seed, call.iteration)
+    rows = worker.label(episodes, (call.seed, call.iteration, call.node_id), call.iteration)
     num_steps = int(rows["num_steps"].sum())
     metrics = {
         "dagger/num_labels": total(int(rows["labelled"].sum())),
@@ -47,4 +48,4 @@ def train_on_labels(
     batch: Batch | None, config: Any = None, *, worker: LabelTrainerEngine, call: NodeContext, **kwargs: Any
 ) -> NodeOutput:
     """Take ``dagger.steps`` optimizer steps on the labelled steps of all iterations."""
-    return NodeOutput(None, worker.imitate(derive_seed(call.seed, call.iteration, call.node_id)))
+    return NodeOutput(None, worker.imitate(derive_seed(call.seed, call.iteration, call.node_id), call.iteration))

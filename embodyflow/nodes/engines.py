@@ -153,18 +153,6 @@ class InterruptibleEngine(Protocol):
         """
 
 
-class LabellingEngine(RolloutEngine, Protocol):
-    """A rollout engine whose environments have an expert, which labels the states that the policy visits."""
-
-    def label(self, iteration: int, draws: Draws) -> Columns:
-        """Play this rank's episodes of an iteration; return them with the expert's actions.
-
-        Args:
-            iteration: Index of the iteration, from 1.
-            draws: Name of the random draws, to which each episode's row is appended.
-        """
-
-
 class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):
     """An episode engine with environments, which can be observed and filmed."""
 
@@ -193,6 +181,19 @@ class ResponseJudge(Protocol):
 
         Raises:
             RewardError: The reward function failed; the message names the row's uid.
+        """
+
+
+class LabellingEngine(EpisodeEngine["Episode"], Protocol):
+    """An episode engine whose environments have an expert, which labels the states that the policy visits."""
+
+    def label(self, episodes: Sequence[Episode], /, draws: Draws, iteration: int) -> Columns:
+        """Play training episodes; return them with the expert's actions (:mod:`embodyflow.types`).
+
+        Args:
+            episodes: Episodes to play.
+            draws: Name of the random draws, to which each episode's row is appended.
+            iteration: Index of the iteration, from 1, which decides how often the expert acts.
         """
 
 
@@ -391,5 +392,10 @@ class LabelTrainerEngine(TrainerEngine, Protocol):
     def store(self, batch: Batch, iteration: int) -> dict[str, Metric]:
         """Add an iteration's labelled steps to those of the iterations before."""
 
-    def imitate(self, seed: int) -> dict[str, Metric]:
-        """Fit the policy to all labelled steps; batches are drawn by ``seed``."""
+    def imitate(self, seed: int, iteration: int) -> dict[str, Metric]:
+        """Fit the policy to all labelled steps.
+
+        Args:
+            seed: Seed for drawing the batches.
+            iteration: Index of the iteration, from 1; the learning rate may depend on it.
+        """

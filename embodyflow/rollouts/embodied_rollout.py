@@ -16,7 +16,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from embodyflow.config.robots.embodied import EmbodiedConfig, ExpertWarmStartConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.partition import Share
@@ -42,8 +43,8 @@ from embodyflow.rollouts.episode_rows import (
 )
 from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
-from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.rollouts.expert_labels import EpisodeLabeller
+from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
@@ -323,25 +324,27 @@ class EmbodiedRollout(GroupRollout):
         instruction = {"instruction_ids": self._instructions[task_id]}
         return [demo | instruction for demo in source.demonstrations(task_id, numbers)]
 
-    def label(self, iteration: int, draws: tuple[int | str, ...]) -> Columns:
-        """Play this rank's episodes of an iteration with the scripted expert beside the policy; for DAgger.
+    def label(self, episodes: Sequence[Episode], draws: tuple[int | str, ...], iteration: int) -> Columns:
+        """Play training episodes with the scripted expert beside the policy; for DAgger.
+
+        They are played one by one in this process, whatever ``rollout.env_processes`` is, because the expert must see
+        the state of the simulator.
 
         Args:
-            iteration: Index of the iteration, from 1.
+            episodes: Episodes to play.
             draws: Parts of the seed of an episode; the episode's row is appended.
+            iteration: Index of the iteration, from 1, which decides how often the expert acts.
 
         Returns:
-            Columns of :meth:`~embodyflow.rollouts.expert_labels.EpisodeLabeller.play`, with ``instruction_ids``
-            and ``policy_version``.
+            Columns of :meth:`~embodyflow.rollouts.expert_labels.EpisodeLabeller.play`, with ``instruction_ids`` and
+            ``policy_version``.
 
         Raises:
-            ConfigError: The expert returned no action.
+            ConfigError: The expert returned no action, or an episode continues after ``env.max_steps``.
+            EnvNotFiniteError: An observation or a reward is NaN or inf.
         """
-        episodes = self.training_episodes(self.config.seed, iteration)
-        seeds = [derive_seed(*draws, episode.row) for episode in episodes]
-        rows = EpisodeLabeller(self.config, self.prototypes, self._act_alone, self._noise_of).play(
-            episodes, seeds, iteration
-        )
+        labeller = EpisodeLabeller(self.config, self.prototypes, self._act_alone, self._noise_of)
+        rows = labeller.play(episodes, [derive_seed(*draws, episode.row) for episode in episodes], iteration)
         rows["instruction_ids"] = self._instructions[rows["env_task_id"]]
         rows["policy_version"] = np.full(len(episodes), self.policy_version, np.int64)
         return rows

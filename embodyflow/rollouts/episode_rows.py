@@ -9,6 +9,7 @@ import numpy as np
 
 from embodyflow.columns import FINAL
 from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
@@ -216,10 +217,15 @@ class EpisodeRows:
     def _require_end(self, ended: bool) -> None:
         """Raise :class:`ConfigError` unless the episodes ended after ``env.max_steps``, as they must."""
         if not ended:
-            raise ConfigError(
-                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
-                "environment without env.adapter receives max_steps and must truncate by itself"
-            )
+            raise continues(self._env)
+
+
+def continues(env: EnvConfig) -> ConfigError:
+    """Return the error that an episode goes on after ``env.max_steps``, where it must end."""
+    return ConfigError(
+        f"env.id={env.id}: an episode continues after env.max_steps={env.max_steps} steps; an environment without "
+        "env.adapter receives max_steps and must truncate by itself"
+    )
 
 
 class SolvedGoals:

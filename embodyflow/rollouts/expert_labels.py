@@ -1,4 +1,4 @@
-"""Episodes of a learner with an expert beside it, who labels the states that the learner visits, and may take over.
+"""Episodes in which an expert labels the states that the policy visits, and may take over.
 
 DAgger (Ross et al. 2011, arXiv:1011.0686) and HG-DAgger (Kelly et al. 2019, arXiv:1810.02890).
 """
@@ -10,28 +10,28 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from embodyflow.config.robots.dagger import Gate
+from embodyflow.config.robots.dagger import Gate, Observation
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
+from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.references import resolve
 from embodyflow.rollouts.demonstrators import expert_action
-from embodyflow.rollouts.episode_rows import Episode, padded
+from embodyflow.rollouts.episode_rows import Episode, continues, padded
 from embodyflow.rollouts.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
+from embodyflow.simulation.vector_env_worker import EnvNotFiniteError
 
-Act: TypeAlias = Callable[[dict[str, np.ndarray], int, np.ndarray], np.ndarray]
-"""Function from an observation, a task and the noise of a decision, float32 ``[R]``, to a chunk of actions,
-``[C, A]``."""
-DrawNoise: TypeAlias = Callable[[int], np.ndarray]
-"""Function from the seed of an episode to the noise of its decisions, float32 ``[max_steps, R]``."""
+Act: TypeAlias = Callable[[Observation, int, np.ndarray], np.ndarray]
+"""Function from an observation, the index of a task and the noise of a decision, float32 ``[R]``, to a chunk of
+executable actions, float32 ``[C, A]``."""
 
 
 @dataclass
 class _Steps:
     """Columns of the steps of an episode, and its outcome."""
 
-    observations: list[dict[str, np.ndarray]] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
     expert_actions: list[np.ndarray] = field(default_factory=list)
     labelled: list[bool] = field(default_factory=list)
     by_expert: list[bool] = field(default_factory=list)
@@ -48,22 +48,30 @@ class _Steps:
 class EpisodeLabeller:
     """Plays episodes one after the other, and asks the expert in every state.
 
-    With a gate the expert takes over the steps that the gate names, and labels these alone; after each the learner
-    makes a new decision. Without one all steps are labelled, and the expert executes whole decisions by a draw, a share
-    of ``beta ** iteration``.
+    Without a gate all steps are labelled, and a draw before each decision lets the expert execute it with probability
+    ``beta ** iteration``; the expert then chooses each of its actions in the state before the action. With a gate the
+    expert takes over the steps that the gate chooses, and labels these alone. After such a step the policy decides
+    again.
 
     Args:
         config: Run configuration.
         envs: An environment of every task, of the split ``train``.
-        act: Policy that learns.
-        draw_noise: Source of the policy's noise.
+        act: Policy to train.
+        draw_noise: Function from the seed of an episode to the noise of its decisions, float32 ``[max_steps, R]``.
     """
 
     def __init__(
-        self, config: EmbodiedConfig, envs: Sequence[gym.Env[Any, Any]], act: Act, draw_noise: DrawNoise
+        self,
+        config: EmbodiedConfig,
+        envs: Sequence[gym.Env[Any, Any]],
+        act: Act,
+        draw_noise: Callable[[int], np.ndarray],
     ) -> None:
-        assert config.dagger is not None
-        self._config, self._settings, self._envs = config, config.dagger, envs
+        if config.dagger is None:
+            raise ConfigError(
+                "dagger=null: must be set (algorithm=dagger) with a pipeline that has tasks:label_episodes"
+            )
+        self._env_config, self._settings, self._envs = config.env, config.dagger, envs
         self._act, self._draw_noise = act, draw_noise
         self._gate: Gate | None = None if config.dagger.gate is None else resolve(config.dagger.gate)
         self._space = envs[0].action_space
@@ -76,10 +84,11 @@ class EpisodeLabeller:
             For N episodes of up to T = ``env.max_steps`` steps the observations, ``[N, T, ...]`` by name;
             ``expert_actions``, float32 ``[N, T, A]``; ``labelled`` and ``by_expert``, the steps that have a label and
             those that the expert executed, bool ``[N, T]``; ``num_steps``, ``episode_return``, ``success``,
-            ``terminated``, ``truncated`` and the ids of the episodes, ``[N]``.
+            ``terminated``, ``truncated``, ``seed`` and the ids of the episodes, ``[N]``.
 
         Raises:
-            ConfigError: The expert returned no action.
+            ConfigError: The expert returned no action, or an episode continues after ``env.max_steps``.
+            EnvNotFiniteError: An observation or a reward is NaN or inf.
         """
         share = self._settings.expert_share(iteration)
         rows = [self._row(each, seed, share) for each, seed in zip(episodes, seeds, strict=True)]
@@ -87,57 +96,68 @@ class EpisodeLabeller:
 
     def _row(self, episode: Episode, seed: int, share: float) -> dict[str, np.ndarray]:
         steps = self._play_episode(episode, seed, share)
-        length = self._config.env.max_steps
         columns = {
             "expert_actions": np.stack(steps.expert_actions).astype(np.float32),
             "labelled": np.array(steps.labelled),
             "by_expert": np.array(steps.by_expert),
             **{name: np.stack([each[name] for each in steps.observations]) for name in self._fields},
         }
-        ids = {name: np.int64(getattr(episode, name)) for name in ("uid", "group_id", "env_task_id", "goal")}
-        outcome = {name: np.bool_(getattr(steps, name)) for name in ("success", "terminated", "truncated")}
+        ids = {name: np.array(getattr(episode, name), np.int64) for name in ("uid", "group_id", "env_task_id", "goal")}
+        outcome = {name: np.array(getattr(steps, name), bool) for name in ("success", "terminated", "truncated")}
         return {
-            **{name: padded(values, length) for name, values in columns.items()},
-            **{name: np.array(value) for name, value in (ids | outcome).items()},
+            **{name: padded(values, self._env_config.max_steps) for name, values in columns.items()},
+            **ids,
+            **outcome,
             "seed": np.array(seed, np.int64),
             "num_steps": np.array(len(steps.labelled), np.int64),
             "episode_return": np.array(steps.episode_return, np.float32),
         }
 
     def _play_episode(self, episode: Episode, seed: int, share: float) -> _Steps:
-        env, task = self._envs[episode.env_task_id], episode.env_task_id
+        env, task, steps = self._envs[episode.env_task_id], episode.env_task_id, _Steps()
         observation, _ = env.reset(seed=episode.goal, options={"goal": episode.goal})
-        draws, steps = derive_rng(seed, "who acts"), _Steps()
+        entries, draws = self._copied(observation, task), derive_rng(seed, "who acts")
         for noise in self._draw_noise(seed):
-            entries = self._copied(observation)
-            observation = self._play_chunk(env, entries, self._act(entries, task, noise), draws.random() < share, steps)
-            if steps.is_over or len(steps.labelled) == self._config.env.max_steps:
-                break
-        return steps
+            entries = self._play_chunk(task, entries, self._act(entries, task, noise), draws.random() < share, steps)
+            if steps.is_over:
+                return steps
+        raise AssertionError("there is noise for a decision at every step")
 
     def _play_chunk(
-        self, env: gym.Env[Any, Any], entries: dict[str, np.ndarray], chunk: np.ndarray, by_expert: bool, steps: _Steps
-    ) -> Any:
-        """Execute a decision of the learner, or actions of the expert in its place; return the next observation."""
-        observation: Any = None
+        self, task: int, entries: Observation, chunk: np.ndarray, by_expert: bool, steps: _Steps
+    ) -> Observation:
+        """Execute a decision of the policy, or actions of the expert in its place; return the next observation."""
         for planned in chunk:
-            expert = expert_action(env, self._space, self._config.env.id)
-            gated = self._gate is not None and bool(self._gate(entries, planned, expert))
+            label = expert_action(self._envs[task], self._space, self._env_config.id)
+            executable = recorded_actions(self._space, label).astype(label.dtype)
+            gated = self._gate is not None and bool(self._gate(entries, planned, executable))
             steps.observations.append(entries)
-            steps.expert_actions.append(np.array(expert))
+            steps.expert_actions.append(np.array(label))
             steps.labelled.append(self._gate is None or gated)
             steps.by_expert.append(by_expert or gated)
-            executed = recorded_actions(self._space, expert).astype(expert.dtype) if by_expert or gated else planned
-            observation, reward, steps.terminated, steps.truncated, info = env.step(executed)
-            steps.episode_return += float(reward)
-            steps.success |= bool(info["success"])
+            entries = self._step(task, executable if by_expert or gated else planned, steps)
             # The rest of the chunk was planned for another state than the one that the expert leaves.
-            if gated or steps.is_over or len(steps.labelled) == self._config.env.max_steps:
+            if gated or steps.is_over:
                 break
-            entries = self._copied(observation)
-        return observation
+        return entries
 
-    def _copied(self, observation: Any) -> dict[str, np.ndarray]:
-        """Return the entries of an observation, copied as an environment may return the same buffer at every step."""
+    def _step(self, task: int, action: np.ndarray, steps: _Steps) -> Observation:
+        """Execute an action and record its outcome; return the next observation."""
+        observation, reward, terminated, truncated, info = self._envs[task].step(action)
+        if not np.isfinite(reward):
+            raise EnvNotFiniteError(task, "a reward")
+        steps.episode_return += float(reward)
+        steps.success |= bool(info["success"])
+        steps.terminated, steps.truncated = bool(terminated), bool(truncated)
+        if not steps.is_over and len(steps.labelled) == self._env_config.max_steps:
+            raise continues(self._env_config)
+        return self._copied(observation, task)
+
+    def _copied(self, observation: Any, task: int) -> Observation:
+        """Return the entries of an observation, copied because an environment may return the same buffer every time."""
         entries = entries_of(observation)
-        return {name: np.array(entries[name], dtype) for name, (_, dtype) in self._fields.items()}
+        copies = {name: np.array(entries[name], dtype) for name, (_, dtype) in self._fields.items()}
+        for name, values in copies.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise EnvNotFiniteError(task, f"an observation {name!r}")
+        return copies

@@ -6,7 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from embodyflow.config.robots.embodied import DatasetConfig, EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.warm_start import DatasetConfig
 from embodyflow.datasets.dataset import DatasetEpisode
 from embodyflow.datasets.demonstrations import Column, DatasetDemonstrations
 from embodyflow.datasets.opening import open_dataset

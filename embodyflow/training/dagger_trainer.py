@@ -8,7 +8,6 @@ from tensordict import TensorDict
 
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.metrics import Metric, last
-from embodyflow.errors import DamageError
 from embodyflow.policies.base import ImitatingPolicy
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.training.fsdp_trainer import FSDPTrainer
@@ -23,10 +22,10 @@ PREFIX = "labelled_steps."
 class DaggerTrainer(FSDPTrainer):
     """The only rank of the trainer group of DAgger (Ross et al. 2011, arXiv:1011.0686).
 
-    Its data begin with the demonstrations of the warm start. Each fit goes on from the weights of the one before with a
-    fresh optimizer, so the state between iterations is the weights and the data, which every checkpoint has. The
-    statistics that normalise states and actions stay those of the demonstrations, as other ones would change what the
-    policy does with its weights.
+    Its data begin with the demonstrations of the warm start. Each fit begins with the weights of the one before and a
+    fresh optimizer. So the state between iterations is the weights and the data, and every checkpoint has both. The
+    statistics that normalise states and actions stay those of the demonstrations, because others would change what the
+    policy does with the same weights.
 
     Args:
         config: Run configuration.
@@ -76,18 +75,24 @@ class DaggerTrainer(FSDPTrainer):
         self._steps, self._stored_iteration = Steps.joined([self.steps, new]), iteration
         return {"dagger/num_samples": last(len(self._steps))}
 
-    def imitate(self, seed: int) -> dict[str, Metric]:
+    def imitate(self, seed: int, iteration: int) -> dict[str, Metric]:
         """Take ``dagger.steps`` optimizer steps on all labelled steps.
 
         Args:
             seed: Seed for drawing the batches.
+            iteration: Index of the iteration, from 1; the learning rate schedule may depend on it.
         """
         settings, fitting = self.config.dagger, self.config.warm_start
-        assert settings is not None and fitting is not None
+        assert settings is not None and fitting is not None  # the configuration was refused without them
+        rate = self._rate(iteration) * self.config.trainer.learning_rate
         samples = StepSamples(self.policy, self.steps, fitting.smoothing_bins)
+        fitting = fitting.model_copy(update={"learning_rate": rate})
         fit = Imitation(self.policy.model, samples, fitting, seed=seed, part=0, num_parts=1)
-        loss = fit.advance(settings.steps)["sft/loss"]
-        return {"dagger/loss": loss, "train/optimizer_steps": last(settings.steps)}
+        return {
+            "dagger/loss": fit.advance(settings.steps)["sft/loss"],
+            "train/learning_rate": last(rate),
+            "train/optimizer_steps": last(settings.steps),
+        }
 
     def save_weights_file(self, path: str) -> None:
         """Write the policy's weights and the labelled steps to a safetensors file."""
@@ -112,12 +117,6 @@ class DaggerTrainer(FSDPTrainer):
         follow_umask(Path(folder, FILE))
 
     def load(self, folder: str) -> None:
-        """Restore models, optimizers and the labelled steps.
-
-        Raises:
-            DamageError: The file of the labelled steps is missing.
-        """
+        """Restore models, optimizers and the labelled steps."""
         super().load(folder)
-        if not Path(folder, FILE).is_file():
-            raise DamageError(f"{folder}: has no {FILE}")
         self._steps, self._stored_iteration = Steps(load_file(Path(folder, FILE))), None

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from embodyflow.config.robots.embodied import DatasetConfig, EmbodiedConfig
+from embodyflow.config.robots.embodied import EmbodiedConfig
+from embodyflow.config.robots.warm_start import DatasetConfig
 from embodyflow.datasets.demonstrations import Column, DatasetDemonstrations
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.policies.base import NormalizationStatistics

@@ -1,12 +1,14 @@
-"""The configuration of DAgger, imitation that goes on in the states that the learner visits."""
+"""The configuration of DAgger: imitation of an expert in the states that the policy visits."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field, field_validator
 
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, Fraction, PositiveInt
+from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.references import resolve
 
@@ -15,18 +17,27 @@ Observation: TypeAlias = dict[str, np.ndarray]
 
 Gate: TypeAlias = Callable[[Observation, np.ndarray, np.ndarray], bool]
 """Function ``(observation, policy_action, expert_action) -> bool`` that decides whether the expert takes over a step.
-Both actions are float ``[A]`` in the units of the environment."""
+Both actions are float ``[A]``, as the environment would execute them."""
+
+READ_OF_TRAINER = frozenset(
+    {
+        *("learning_rate", "schedule", "schedule_iterations", "precision", "activation_checkpointing"),
+        *("parity_tolerance", "keep_checkpoints", "profile"),
+    }
+)
+"""Keys of the section ``trainer`` that have a meaning with DAgger."""
 
 
 class DaggerConfig(Config):
-    """DAgger (Ross et al. 2011, arXiv:1011.0686): the expert labels the states that the learner visits.
+    """DAgger (Ross et al. 2011, arXiv:1011.0686): the expert labels the states that the policy visits.
 
-    Batch size, learning rate and smoothing of a fit are those of ``warm_start``, whose demonstrations begin the data.
+    Batch size and smoothing of a fit are those of ``warm_start``, whose demonstrations begin the data. Its learning
+    rate is that of ``trainer``.
 
     Attributes:
         steps: Optimizer steps of an iteration on the data of all iterations.
-        beta: Base of the share of decisions that the expert executes: ``beta`` to the power i in iteration i, from 1.
-            0 leaves all of them to the learner; the demonstrations are those of iteration 0.
+        beta: Base of the probability that the expert executes a decision: ``beta ** i`` in iteration i, from 1. 0
+            leaves all decisions to the policy; the demonstrations are those of iteration 0.
         gate: Function ``module:function`` that lets the expert take over single steps, which alone are labelled then
             (HG-DAgger, Kelly et al. 2019, arXiv:1810.02890); ``null`` labels every step. Its type is :data:`Gate`.
     """
@@ -38,41 +49,36 @@ class DaggerConfig(Config):
     @field_validator("gate")
     @classmethod
     def _check_gate(cls, gate: str | None) -> str | None:
-        if gate is not None:
-            try:
-                found: Any = resolve(gate)
-            except (ImportError, ValueError) as error:
-                raise ValueError(f"must be module:function, and {error}") from error
-            if not callable(found):
-                raise ValueError("must be module:function, and names no function")
+        if gate is None:
+            return None
+        if ":" not in gate:
+            raise ValueError("names no module; write 'module:function'")
+        try:
+            found: object = resolve(gate)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+        if not callable(found):
+            raise ValueError(f"is a {type(found).__name__}; allowed is a function")
         return gate
 
     def expert_share(self, iteration: int) -> float:
-        """Return the share of decisions that the expert executes in an iteration, from 1."""
+        """Return the probability that the expert executes a decision of an iteration, from 1."""
         return float(self.beta**iteration)
 
 
-def check_dagger(settings: DaggerConfig, trainer: TrainerConfig, *, streams: bool, keep_episodes: int) -> None:
+def check_dagger(settings: DaggerConfig, algorithm: AlgorithmConfig, trainer: TrainerConfig) -> None:
     """Refuse settings that have no meaning with DAgger.
 
     Args:
         settings: Settings of DAgger.
+        algorithm: Settings of the section ``algorithm``.
         trainer: Settings of the section ``trainer``.
-        streams: Whether workers play group after group.
-        keep_episodes: Value of ``rollout.keep_episodes``.
 
     Raises:
         ValueError: One line with the key and what is allowed.
     """
     if settings.gate is not None and settings.beta:
-        raise ValueError(f"dagger.beta={settings.beta:g}: allowed is 0 with dagger.gate, which decides who acts")
-    if streams:
-        raise ValueError("rollout.mode=streaming: allowed with dagger=null")
-    if keep_episodes:
-        raise ValueError(
-            f"rollout.keep_episodes={keep_episodes}: allowed is 0 with dagger, whose rows hold no chunks to replay"
-        )
-    if trainer.num_ranks > 1:
-        raise ValueError(f"trainer.num_ranks={trainer.num_ranks}: allowed is 1 with dagger")
-    if trainer.lora is not None:
-        raise ValueError("trainer.lora: must be null with dagger, which fits all weights as a warm start does")
+        raise ValueError(f"dagger.beta={settings.beta:g}: must be 0 with dagger.gate, which decides who acts")
+    refuse_unread("algorithm", algorithm, AlgorithmConfig(), frozenset(), "dagger")
+    defaults = TrainerConfig(learning_rate=trainer.learning_rate, epochs=1, num_ranks=1, num_minibatches=1)
+    refuse_unread("trainer", trainer, defaults, READ_OF_TRAINER, "dagger")

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
-from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, Fraction, PositiveInt
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.robots.dagger import DaggerConfig, check_dagger
 from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
-from embodyflow.config.run import EvaluationConfig, GroupShape, Records, WarmStartConfig
+from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
+from embodyflow.config.run import EvaluationConfig, GroupShape, Records
 from embodyflow.config.summary import success_line, success_summary, task_summary
-from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import check_training
@@ -84,62 +84,6 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     def most_groups_in_flight(self) -> int:
         """Most groups that a worker plays at a time in streaming: each needs environments of its own."""
         return min(self.groups_in_flight, self.envs_per_worker // self.group_size)
-
-
-class DatasetConfig(Config):
-    """A data set of demonstrations in a local folder.
-
-    Attributes:
-        path: Folder of a LeRobot data set, v2.1 or v3.0, or of a Minari data set.
-        columns: Features of the data set by what they are for the policy: ``actions``, ``state`` or the name of a
-            camera. The features of a list are joined in its order. Without an entry they are ``action``,
-            ``observation.state`` and ``observation.images.<camera>``.
-        tasks: Texts of the data set's tasks by task of ``env.tasks``; a task without one is known by its instruction.
-        fps: Frames per second that the data set must have; ``null`` means those of the environment, ``render_fps`` of
-            its metadata.
-        statistics: Source of the statistics that normalise states and actions: those that the ``dataset`` holds over
-            all of its episodes, or those of the chosen ``demonstrations``.
-    """
-
-    path: str
-    columns: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
-    tasks: dict[str, str] = Field(default_factory=dict)
-    fps: PositiveFloat | None = None
-    statistics: Literal["dataset", "demonstrations"] = "dataset"
-
-    def features(self, name: str) -> tuple[str, ...]:
-        """Return the features of the data set that make up ``actions``, ``state`` or a camera's images."""
-        chosen = self.columns.get(name, {"actions": ACTION, "state": STATE}.get(name, IMAGES + name))
-        return (chosen,) if isinstance(chosen, str) else chosen
-
-
-class ExpertWarmStartConfig(WarmStartConfig):
-    """Supervised fine-tuning on successful episodes of the environment's scripted expert, or on a data set.
-
-    Attributes:
-        dataset: Data set whose first ``num_demos`` episodes of each task are the demonstrations; a folder alone stands
-            for a section with that ``path``. ``null`` means the scripted expert.
-        smoothing_bins: Standard deviation, in bins, of the Gaussian that smooths the target token.
-        action_noise: Standard deviation of the noise added to the expert's executed actions but not to the recorded
-            ones, so that demonstrations include recoveries (DART, Laskey et al., 2017, arXiv:1703.09327).
-    """
-
-    samples: ClassVar[str] = "embodyflow.training.imitation:ActionSamples"
-
-    dataset: DatasetConfig | None = None
-    smoothing_bins: Annotated[float, Field(ge=0)]
-    action_noise: Annotated[float, Field(ge=0)] = 0.0
-
-    @field_validator("dataset", mode="before")
-    @classmethod
-    def _folder_alone(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _check_noise(self) -> "ExpertWarmStartConfig":
-        if self.dataset is not None and self.action_noise:
-            raise ValueError(f"action_noise={self.action_noise:g}: disturbs the expert; allowed is 0 with dataset")
-        return self
 
 
 class GoalEvaluationConfig(EvaluationConfig):
@@ -245,12 +189,27 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_stale_rows(self) -> "EmbodiedConfig":
+        # The check for other algorithms names keys that have no meaning with DAgger.
+        if self.dagger is not None and self.rollout.max_staleness:
+            raise ValueError(f"rollout.max_staleness={self.rollout.max_staleness}: must be 0 with dagger")
+        super()._check_stale_rows()
+        return self
+
+    @model_validator(mode="after")
     def _check_dagger(self) -> "EmbodiedConfig":
         if self.dagger is None:
             return self
-        check_dagger(self.dagger, self.trainer, streams=self.streams, keep_episodes=self.rollout.keep_episodes)
         if self.off_policy is not None:
             raise ValueError("off_policy: must be null with dagger, which imitates")
+        check_dagger(self.dagger, self.algorithm, self.trainer)
+        if self.streams:
+            raise ValueError("rollout.mode=streaming: allowed with dagger=null")
+        if self.rollout.keep_episodes:
+            raise ValueError(
+                f"rollout.keep_episodes={self.rollout.keep_episodes}: must be 0 with dagger, whose rows hold no chunks "
+                "to replay"
+            )
         if self.warm_start is None:
             raise ValueError("warm_start=null: must be set with dagger, whose data begin with its demonstrations")
         return self

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.policies.policy_config import ActingPolicyConfig
 from embodyflow.policies.policy_registry import shipped_configs
@@ -192,21 +193,9 @@ def check_off_policy(
         raise ValueError(
             f"policy.name={policy.name}: {learns}; allowed with off_policy.name={settings.name} is {' or '.join(names)}"
         )
-    _refuse("algorithm", algorithm, AlgorithmConfig(), READ_OF_ALGORITHM)
+    refuse_unread("algorithm", algorithm, AlgorithmConfig(), READ_OF_ALGORITHM, "off_policy")
     defaults = TrainerConfig(learning_rate=trainer.learning_rate, epochs=1, num_ranks=1, num_minibatches=1)
-    _refuse("trainer", trainer, defaults, READ_OF_TRAINER)
+    refuse_unread("trainer", trainer, defaults, READ_OF_TRAINER, "off_policy")
     wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
     if wanted is not None and present is not None and wanted > present:
         raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
-
-
-def _refuse(
-    section: Literal["algorithm", "trainer"],
-    given: AlgorithmConfig | TrainerConfig,
-    defaults: AlgorithmConfig | TrainerConfig,
-    read: set[str],
-) -> None:
-    for key in [each for each in type(given).model_fields if each not in read]:
-        value, default = getattr(given, key), getattr(defaults, key)
-        if value != default:
-            raise ValueError(f"{section}.{key}={value}: has no meaning with off_policy; allowed is {default}")

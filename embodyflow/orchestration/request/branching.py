@@ -155,6 +155,11 @@ def _require_same_structure(before: RunConfig, config: RunConfig) -> None:
                 f"{key}={new.get(key)}: the run {config.branch.run} has {old.get(key)}, "  # type: ignore[union-attr]
                 "which a branch keeps"
             )
+    if getattr(config, "dagger", None) is not None and getattr(before, "dagger", None) is None:
+        raise ConfigError(
+            f"dagger: must be null: the run {config.branch.run} has no labelled steps to "  # type: ignore[union-attr]
+            "go on with"
+        )
 
 
 def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple[str, Any]]:
@@ -171,7 +176,6 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
     yield "algorithm.keeps_baselines", config.algorithm.keeps_baselines
     yield "algorithm.kl.changes_coef", kl.changes_coef
     yield "algorithm.kl.refresh_every", "null" if kl.refresh_every is None else "a number"
-    yield "dagger", "null" if getattr(config, "dagger", None) is None else "set"
     yield "off_policy.name", None if off_policy is None else off_policy.name
     if branch is not None and branch.take == "everything" and isinstance(config, ControlConfig):
         yield "env.id", config.env.id

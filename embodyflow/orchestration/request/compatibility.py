@@ -85,12 +85,14 @@ def _check_own_weights(graph: TaskGraph, config: RunConfig) -> None:
 
 
 def _check_labels(graph: TaskGraph, config: RunConfig) -> None:
-    """Check that the expert labels the pipeline's episodes exactly if the run has settings for it."""
-    learns, has_settings = bool(_nodes_of(graph, "train_on_labels")), getattr(config, "dagger", None) is not None
-    if learns and not has_settings:
-        raise ConfigError("dagger: must be set (algorithm=dagger) with a pipeline that has tasks:train_on_labels")
-    if has_settings and not learns:
-        raise ConfigError("dagger: must be null with a pipeline without tasks:train_on_labels")
+    """Check that an expert labels the pipeline's episodes exactly if the run has settings for it."""
+    has_settings = getattr(config, "dagger", None) is not None
+    for function in ("label_episodes", "store_labels", "train_on_labels"):
+        if has_settings != bool(_nodes_of(graph, function)):
+            needed = (
+                "null with a pipeline without" if has_settings else "set (algorithm=dagger) with a pipeline that has"
+            )
+            raise ConfigError(f"dagger: must be {needed} tasks:{function}")
 
 
 def _check_replay(graph: TaskGraph, config: RunConfig) -> None:

@@ -130,3 +130,30 @@ def test_a_checkpoint_that_is_gone_leaves_no_folder(root: Path, monkeypatch: pyt
     with pytest.raises(ConfigError, match=r"^branch.iteration=5: .*first has lost it meanwhile: gone"):
         open_folder(asked, config)
     assert not (root / "late").exists()
+
+
+@pytest.fixture(scope="module")
+def imitated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs by DAgger and GRPO that have a checkpoint."""
+    folder = tmp_path_factory.mktemp("imitated")
+    for algorithm in ("dagger", "grpo"):
+        first = RunRequest(
+            experiment="push", run_id=algorithm, overrides=(f"run_root={folder}", f"algorithm={algorithm}"), flow="grpo"
+        )
+        run = open_folder(first, check(first))
+        run.checkpoints.begin(0)
+        run.checkpoints.commit(0, {"weights_digest": "0" * 64, "policy_version": 0, "digests": {}}, keep=2)
+        Ledger(run.ledger_path).append("commit", 0, {})
+    return folder
+
+
+def test_reinforcement_learning_goes_on_from_imitation_and_not_the_reverse(imitated: Path) -> None:
+    def branch(run: str, *words: str) -> Any:
+        return check(RunRequest(overrides=(f"run_root={imitated}", f"branch.run={run}", *words), flow="grpo"))
+
+    config = branch("dagger", "dagger=null", "pipeline.name=embodied_grpo", "rollout.group_size=8", "trainer.epochs=4")
+    assert config.dagger is None and config.groups["trainer"].engine.endswith("FSDPTrainer")
+    assert branch("dagger", "dagger.steps=7").dagger.steps == 7
+    back = ("dagger.steps=7", "pipeline.name=dagger", "rollout.keep_episodes=0", "algorithm.clip_high=0.2")
+    with pytest.raises(ConfigError, match=r"^dagger: must be null: the run grpo has no labelled steps to go on with$"):
+        branch("grpo", *back, "trainer.epochs=1", "trainer.num_minibatches=1")

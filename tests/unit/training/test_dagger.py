@@ -11,9 +11,7 @@ from trainers import free_address
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
-from embodyflow.errors import DamageError
 from embodyflow.references import resolve
-from embodyflow.training.dagger_trainer import FILE
 from embodyflow.training.imitation import Steps
 
 WORDS = ("experiment=push", "algorithm=dagger", "policy.hidden_size=16", "warm_start.steps=2", "dagger.steps=3")
@@ -70,7 +68,7 @@ class Run:
         self.trainer.save(str(checkpoint), whole=iteration == 0)
 
     def iterate(self, iteration: int, *, commits: bool = True) -> Any:
-        metrics = self.trainer.store(episodes(iteration), iteration) | self.trainer.imitate(iteration)
+        metrics = self.trainer.store(episodes(iteration), iteration) | self.trainer.imitate(iteration, iteration)
         if commits:
             self.commit(iteration)
         return metrics
@@ -132,8 +130,24 @@ def test_warm_started_weights_bring_their_demonstrations(config: Any, tmp_path: 
     assert plain.warm_start_facts() != config.warm_start_facts(), "the file of another algorithm has no demonstrations"
 
 
-def test_a_checkpoint_without_its_data_is_refused(config: Any, tmp_path: Path) -> None:
-    Run(config, tmp_path)
-    (tmp_path / "0" / FILE).unlink()
-    with pytest.raises(DamageError, match=f"has no {FILE}"):
-        Run(config, tmp_path, last=0)
+def test_an_iteration_without_labels_trains_on_the_data_before(config: Any, tmp_path: Path) -> None:
+    trainer = Run(config, tmp_path).trainer
+    rows = episodes(1)
+    rows["labelled"][:] = False
+    before = trainer.fingerprint()
+    assert trainer.store(rows, 1)["dagger/num_samples"].value == 8
+    trainer.imitate(1, 1)
+    assert trainer.fingerprint() != before
+
+
+def test_a_fit_begins_with_a_fresh_optimizer_at_the_schedule_s_rate(tmp_path: Path) -> None:
+    """AdamW's first step moves each weight by at most the learning rate."""
+    config: Any = compose_config(
+        [*WORDS, "dagger.steps=1", "iterations=4", "trainer.learning_rate=0.01", "trainer.schedule.name=linear"]
+    )
+    trainer = Run(config, tmp_path).trainer
+    for iteration, rate in ((1, 0.01), (3, 0.005)):
+        before = [value.clone() for value in trainer.policy.model.parameters()]
+        assert trainer.imitate(iteration, iteration)["train/learning_rate"].value == pytest.approx(rate)
+        moved = [(a - b).abs().max() for a, b in zip(before, trainer.policy.model.parameters(), strict=True)]
+        assert max(moved).item() == pytest.approx(rate, rel=1e-3)
