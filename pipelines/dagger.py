@@ -2,18 +2,12 @@
 
 from pipelines import Pipeline, TaskGraph
 
-COLUMNS = (
-    *("uid", "group_id", "policy_version", "seed", "env_task_id", "goal", "instruction_ids"),
-    *("expert_actions", "labelled", "by_expert", "num_steps", "episode_return", "success", "terminated", "truncated"),
-)
-"""Columns of an episode with labels, besides the observations."""
-
 
 def dagger() -> TaskGraph:
     """Return the graph: rollout → store → train."""
     return (
         Pipeline("dagger", "Imitation of an expert in the states that the policy visits")
-        .add_node("rollout", func="tasks:label_episodes", writes=COLUMNS)
+        .add_node("rollout", func="tasks:label_episodes")
         .add_node("store", func="tasks:store_labels", deps=["rollout"])
         .add_node("train", func="tasks:train_on_labels", deps=["store"])
         .build()

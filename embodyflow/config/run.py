@@ -339,13 +339,17 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _check_stale_rows(self) -> "RunConfig":
+        self.check_stale_rows()
+        return self
+
+    def check_stale_rows(self) -> None:
+        """Refuse stale rows whose log-probs would be those of newer weights."""
         staleness = self.rollout.max_staleness
         if staleness and self.algorithm.old_log_probs == "recomputed":
             raise ValueError(
                 f"algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not {staleness}; allowed with "
                 "stale rows are proximal or interpolated (the decoupled objective) and recorded"
             )
-        return self
 
     @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":

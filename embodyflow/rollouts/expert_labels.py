@@ -3,6 +3,7 @@
 DAgger (Ross et al. 2011, arXiv:1011.0686) and HG-DAgger (Kelly et al. 2019, arXiv:1810.02890).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -144,7 +145,7 @@ class EpisodeLabeller:
     def _step(self, task: int, action: np.ndarray, steps: _Steps) -> Observation:
         """Execute an action and record its outcome; return the next observation."""
         observation, reward, terminated, truncated, info = self._envs[task].step(action)
-        if not np.isfinite(reward):
+        if not math.isfinite(reward):
             raise EnvNotFiniteError(task, "a reward")
         steps.episode_return += float(reward)
         steps.success |= bool(info["success"])

@@ -189,14 +189,6 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_stale_rows(self) -> "EmbodiedConfig":
-        # The check for other algorithms names keys that have no meaning with DAgger.
-        if self.dagger is not None and self.rollout.max_staleness:
-            raise ValueError(f"rollout.max_staleness={self.rollout.max_staleness}: must be 0 with dagger")
-        super()._check_stale_rows()
-        return self
-
-    @model_validator(mode="after")
     def _check_dagger(self) -> "EmbodiedConfig":
         if self.dagger is None:
             return self
@@ -255,6 +247,12 @@ class EmbodiedConfig(GroupedConfig):
                 "warm_start=null is checkpoint"
             )
         return self
+
+    def check_stale_rows(self) -> None:
+        """Refuse stale rows, with DAgger in a line that names no key which it does not read."""
+        if self.dagger is not None and self.rollout.max_staleness:
+            raise ValueError(f"rollout.max_staleness={self.rollout.max_staleness}: must be 0 with dagger")
+        super().check_stale_rows()
 
     @property
     def compares_rows(self) -> bool:
