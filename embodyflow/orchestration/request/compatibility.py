@@ -88,11 +88,11 @@ def _check_labels(graph: TaskGraph, config: RunConfig) -> None:
     """Check that an expert labels the pipeline's episodes exactly if the run has settings for it."""
     has_settings = getattr(config, "dagger", None) is not None
     for function in ("label_episodes", "store_labels", "train_on_labels"):
-        if has_settings != bool(_nodes_of(graph, function)):
-            needed = (
-                "null with a pipeline without" if has_settings else "set (algorithm=dagger) with a pipeline that has"
-            )
-            raise ConfigError(f"dagger: must be {needed} tasks:{function}")
+        is_there = bool(_nodes_of(graph, function))
+        if is_there and not has_settings:
+            raise ConfigError(f"dagger: must be set (algorithm=dagger) with a pipeline that has tasks:{function}")
+        if has_settings and not is_there:
+            raise ConfigError(f"dagger: must be null with a pipeline without tasks:{function}")
 
 
 def _check_replay(graph: TaskGraph, config: RunConfig) -> None:
