@@ -50,7 +50,7 @@ NO_TOOL = ["rollout.agent.tools=[]", "data.demonstrate_calls=false", "warm_start
 EXPERIMENTS = {
     "calculator": Experiment(
         "products with a calculator, reward for a correct result; dots: unseen products",
-        (11261, 11262, 11263),
+        (11501, 11502, 11503),
         {
             "sampled at most 0.3 before": lambda means: means["tool"]["sampled_success_rate_before"] <= 0.3,
             "sampled at least 0.9 after": lambda means: means["tool"]["sampled_success_rate_after"] >= 0.9,
