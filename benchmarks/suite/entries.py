@@ -151,6 +151,7 @@ LEFT_OUT = {
     "algorithms": _LEARNING,
     "batched_env": "it measures the share of a simulator's own speed that is left",
     "chaos": _FAULTS,
+    "dagger": _LEARNING,
     "durability": _OWN,
     "durability_account": _OWN,
     "empty_nodes": _PART,

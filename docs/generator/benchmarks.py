@@ -213,6 +213,17 @@ def offline() -> str:
     return table(head, rows)
 
 
+def dagger() -> str:
+    """Return success on unseen goals of DAgger and of cloning with equal optimizer steps."""
+    rows = []
+    for each in _read("dagger")["comparisons"]:
+        cloned = [f"{other['success']:.2f}" for other in each["cloning"]]
+        ours = each["dagger"]
+        rows.append((str(each["seed"]), *cloned, f"**{ours['success']:.2f}**", f"{ours['labels']:,}"))
+    head = ("Seed", *(f"Cloning {number}" for number in (4, 8, 16, 40)), "DAgger from 4", "Its labels")
+    return table(head, rows)
+
+
 def control() -> str:
     """Return returns and speed beside Stable-Baselines3."""
     rows = []
@@ -570,7 +581,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
-        *(soft_actor_critic, offline, replay, vector_env, batched_env),
+        *(soft_actor_critic, offline, dagger, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )
