@@ -2,9 +2,9 @@
 
     python -m benchmarks.dagger --seeds 11511 11512 11513
 
-Each run is one process without Ray and Prefect (:mod:`benchmarks.in_process`). Cloning fits the policy to 4, 8, 16 or 40
-demonstrations. DAgger begins with 4 and plays ``ITERATIONS`` iterations. All take the same number of optimizer steps at
-the same learning rate. The greedy policy plays the goals of the evaluation split.
+Each run is one process without Ray and Prefect (:mod:`benchmarks.in_process`). Cloning fits the policy to 4, 8, 16 or
+40 demonstrations. DAgger begins with 4 and plays ``ITERATIONS`` iterations. All take the same number of optimizer steps
+at the same learning rate. The greedy policy plays the goals of the evaluation split.
 
 Each seed is added to ``benchmarks/results/dagger.json``, where it replaces figures of the same seed.
 """
