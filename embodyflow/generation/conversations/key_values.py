@@ -125,7 +125,7 @@ class KeyValues:
 
 
 class _Targets(NamedTuple):
-    """Where the keys and values of a pass's n rows are stored, in each layer.
+    """Indices in the cache for the keys and values of a pass's n rows, the same in each layer.
 
     Attributes:
         keys: Index of each feature of each head in the flat keys, int64 [n · H · D].
@@ -143,7 +143,7 @@ class BlockAttention:
         keys: Keys [1 + N · S, H, D, B] of N blocks of S slots with B positions.
         values: Values [1 + N · S, H, B, D].
         places: Places of the rows.
-        targets: Where the rows' keys and values are stored.
+        targets: Indices in the cache for the rows' keys and values.
         window: Window of the layer.
         num_slots: Number of slots, S.
     """
