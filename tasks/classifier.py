@@ -20,7 +20,6 @@ from embodyflow.rewards.progress.success_classifier import (
     rewards_of,
     train_classifier,
 )
-from embodyflow.rollouts.demonstrators import all_demonstrations, as_episodes
 from embodyflow.types import Batch, NodeOutput
 from tasks.progress import gathered
 
@@ -94,6 +93,8 @@ def _known_before(run: EmbodiedConfig, call: NodeContext, size: int, *, keeps: b
         ConfigError: There are no such demonstrations.
         DamageError: The file of an iteration before is missing or damaged.
     """
+    from embodyflow.rollouts.demonstrators import all_demonstrations, as_episodes  # imports simulators
+
     if call.iteration > 1:
         return [to_batch(table) for table in _files(call).before(call.iteration)]
     inputs = torch.zeros(0, size, dtype=torch.float64)
