@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from embodyflow.references import resolve
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -10,6 +12,22 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 """Names that stay inside the folder of all runs: no separators, and no dot at the start."""
 RunName = Annotated[str, Field(pattern=RUN_NAME_PATTERN)]
+
+
+def _check_function(reference: str) -> str:
+    if ":" not in reference:
+        raise ValueError("names no module; write 'module:function'")
+    try:
+        found: object = resolve(reference)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if not callable(found):
+        raise ValueError(f"is a {type(found).__name__}; allowed is a function")
+    return reference
+
+
+FunctionName = Annotated[str, AfterValidator(_check_function)]
+"""Function ``module:function`` that this process can import."""
 
 
 class Config(BaseModel):

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.config.base import Config, Fraction, PositiveInt
+from embodyflow.config.base import Config, Fraction, FunctionName, PositiveInt
 from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
-from embodyflow.references import resolve
 
 Observation: TypeAlias = dict[str, np.ndarray]
 """Entries of one observation by name."""
@@ -44,22 +43,7 @@ class DaggerConfig(Config):
 
     steps: PositiveInt
     beta: Annotated[Fraction, Field(lt=1)] = 0.0
-    gate: str | None = None
-
-    @field_validator("gate")
-    @classmethod
-    def _check_gate(cls, gate: str | None) -> str | None:
-        if gate is None:
-            return None
-        if ":" not in gate:
-            raise ValueError("names no module; write 'module:function'")
-        try:
-            found: object = resolve(gate)
-        except ImportError as error:
-            raise ValueError(str(error)) from error
-        if not callable(found):
-            raise ValueError(f"is a {type(found).__name__}; allowed is a function")
-        return gate
+    gate: FunctionName | None = None
 
     def expert_share(self, iteration: int) -> float:
         """Return the probability that the expert executes a decision of an iteration, from 1."""

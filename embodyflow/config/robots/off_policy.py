@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, FunctionName, PositiveFloat, PositiveInt
 from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.policies.policy_config import ActingPolicyConfig
@@ -44,6 +44,8 @@ class OffPolicyConfig(Config):
         replay_capacity: Newest transitions to draw from.
         demonstrations: Folder ``replay`` of a finished run. Half of each batch is drawn from its transitions; ``null``
             draws from the run's own alone. An embodied job has the demonstrations of ``warm_start`` in its place.
+        potential: Function ``module:function`` of states that shapes the rewards; see
+            :mod:`embodyflow.training.off_policy.shaping`.
     """
 
     learner: ClassVar[str]
@@ -56,6 +58,7 @@ class OffPolicyConfig(Config):
     num_return_steps: PositiveInt = 1
     replay_capacity: PositiveInt = 1_000_000
     demonstrations: str | None = None
+    potential: FunctionName | None = None
 
     @field_validator("demonstrations")
     @classmethod

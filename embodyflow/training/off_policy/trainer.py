@@ -22,6 +22,7 @@ from embodyflow.seeding import derive_rng
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
+from embodyflow.training.off_policy.shaping import Shaping
 from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
 from embodyflow.training.replay.segments import STATE_FILE
 
@@ -52,6 +53,7 @@ class OffPolicyTrainer(FSDPTrainer):
         assert settings is not None
         self._settings = settings
         critics = cast(ActionCritics, build_critic(self.config.policy, self.config.cluster.device))
+        self._shaping = None if settings.potential is None else Shaping(settings.potential)
         self._learner: OffPolicyLearner = resolve(settings.learner)(self.policy, critics, self.config)
         self._stored_before = 0  # transitions before those of the last :meth:`store`
         self._folder: Path | None = None
@@ -143,7 +145,10 @@ class OffPolicyTrainer(FSDPTrainer):
         totals: dict[str, list[torch.Tensor]] = defaultdict(list)
         for update in due:
             rng = derive_rng(*draws, update)
-            for name, value in self._learner.update(sample(rng, size, steps, gamma), rng, update).items():
+            batch = sample(rng, size, steps, gamma)
+            if self._shaping is not None:
+                batch = self._shaping.shaped(batch)
+            for name, value in self._learner.update(batch, rng, update).items():
                 totals[name].append(value)
         metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
         return metrics | {

@@ -24,6 +24,8 @@ MISTAKES = {
     f"{PENDULUM} off_policy.demonstrations=x": (
         "off_policy.demonstrations: has no replay.json; allowed is the folder replay of an off-policy run"
     ),
+    f"{PENDULUM} off_policy.potential=x": "off_policy.potential: names no module; write 'module:function'",
+    f"{PENDULUM} off_policy.potential=potentials:x": "off_policy.potential: 'potentials' has no attribute 'x'",
     "experiment=half_cheetah algorithm=rlpd": (
         "off_policy.demonstrations: must be set to the folder replay of a finished run: off_policy.demonstrations=runs/"
     ),
