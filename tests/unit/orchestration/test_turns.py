@@ -30,6 +30,10 @@ LOST = WorkerLostError("a worker of the trainer group is gone")
 GRAPH = load_pipeline(name="embodied_grpo")
 
 
+def stage_path(index: int, node_id: str) -> str:
+    return f"run/stages/iteration-{index}/{node_id}"
+
+
 class Lanes:
     """Runs iterations whose nodes take some steps of the event loop, and logs their starts and ends in order."""
 
@@ -46,16 +50,12 @@ class Lanes:
 
     async def _iterate(self, index: int) -> None:
         await self.turns.wait_to_roll_out(index)
-        await GraphRun(
-            self._graph,
-            index,
-            self._run_node,
-            self._publish,
-            lambda _, node_id: f"run/stages/iteration/{node_id}",
-            self.turns,
-        ).run()
-        self.finished.append(index)
+        await self._run_graph(index)
         self.turns.mark_finished(index)
+
+    async def _run_graph(self, index: int) -> None:
+        await GraphRun(self._graph, index, self._run_node, self._publish, stage_path, self.turns).run()
+        self.finished.append(index)
 
     async def _publish(self) -> None:
         raise AssertionError("no weights were lost")
@@ -98,15 +98,7 @@ class Segments(Lanes):
 
     async def _iterate(self, index: int) -> None:
         await self.turns.wait_to_roll_out(index)
-        await GraphRun(
-            self._graph,
-            index,
-            self._run_node,
-            self._publish,
-            lambda _, node_id: f"run/stages/iteration/{node_id}",
-            self.turns,
-        ).run()
-        self.finished.append(index)
+        await self._run_graph(index)
         async with self._workers:
             await asyncio.sleep(0)
         self.turns.mark_finished(index)
@@ -155,9 +147,7 @@ def test_rows_that_an_earlier_process_kept_are_whole_at_the_first_segment() -> N
     async def whole() -> None:
         turns = Turns(1, swaps_weights=True)
         turns.reset(1)
-        await GraphRun(
-            GRAPH, 2, run_node, lambda: fail(LOST), lambda _, node_id: f"run/stages/iteration/{node_id}", turns
-        ).run()
+        await GraphRun(GRAPH, 2, run_node, lambda: fail(LOST), stage_path, turns).run()
         await asyncio.wait_for(turns.wait_to_sample(3, 1), 1.0)  # the next iteration does not wait for what was kept
 
     asyncio.run(whole())
@@ -224,9 +214,7 @@ def test_lost_weights_are_republished_only_if_the_trainer_still_has_them() -> No
 
     for max_staleness, times in ((0, 3), (1, 0)):
         published: list[int] = []
-        graph_run = GraphRun(
-            GRAPH, 1, run_node, publish, lambda _, node_id: f"run/stages/iteration/{node_id}", Turns(max_staleness)
-        )
+        graph_run = GraphRun(GRAPH, 1, run_node, publish, stage_path, Turns(max_staleness))
         with pytest.raises(ExceptionGroup) as caught:
             asyncio.run(graph_run.run())
         assert {type(error) for error in caught.value.exceptions} == {ShardLostError}

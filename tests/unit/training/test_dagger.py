@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from trainer_runs import TrainerRun
 from trainers import free_address
 
 from embodyflow.config.composition.compose import compose_config
@@ -48,24 +49,9 @@ def test_a_sample_is_a_labelled_step_with_the_labels_that_follow_without_a_gap()
     assert (100 * steps.actions[1, :, 0]).round().tolist() == [1, 1, 1], "the last label is repeated"
 
 
-class Run:
-    """A trainer whose folder outlives it."""
-
+class Run(TrainerRun):
     def __init__(self, config: Any, folder: Path, last: int | None = None) -> None:
-        self.trainer = resolve(config.groups["trainer"].engine)(config, 0, 1)
-        self.trainer.connect(free_address())
-        self.folder = folder
-        if last is None:
-            self.trainer.fit(demonstrations(), 0)
-            self.commit(0)
-        else:
-            self.trainer.load_reference(str(folder / "0"))
-            self.trainer.load(str(folder / str(last)))
-
-    def commit(self, iteration: int) -> None:
-        checkpoint = self.folder / str(iteration)
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        self.trainer.save(str(checkpoint), whole=iteration == 0)
+        super().__init__(config, folder, demonstrations(), last)
 
     def iterate(self, iteration: int, *, commits: bool = True) -> Any:
         metrics = self.trainer.store(episodes(iteration), iteration) | self.trainer.imitate(iteration, iteration)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from trainer_runs import TrainerRun
 from trainers import free_address
 
 from embodyflow.config.composition.compose import compose_config
@@ -143,24 +144,9 @@ def test_every_step_of_a_demonstration_begins_a_decision() -> None:
     assert first[5].tolist() == pytest.approx([0.05, 0.06, 0.06, 0.06, 0.06])  # the last action is repeated
 
 
-class Run:
-    """A trainer whose folder outlives it."""
-
+class Run(TrainerRun):
     def __init__(self, config: Any, folder: Path, last: int | None = None) -> None:
-        self.trainer = resolve(config.groups["trainer"].engine)(config, 0, 1)
-        self.trainer.connect(free_address())
-        self.folder = folder
-        if last is None:
-            self.trainer.fit(demonstrations(), 0)
-            self.commit(0)
-        else:
-            self.trainer.load_reference(str(folder / "checkpoints" / "0"))
-            self.trainer.load(str(folder / "checkpoints" / str(last)))
-
-    def commit(self, iteration: int) -> None:
-        checkpoint = self.folder / "checkpoints" / str(iteration)
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        self.trainer.save(str(checkpoint), whole=iteration == 0)
+        super().__init__(config, folder, demonstrations(), last)
 
     def store(self, iteration: int) -> None:
         batch = rows()
