@@ -1,7 +1,7 @@
 """Rewards by a classifier of success, where the environment tells the success of a few episodes alone."""
 
-from embodyflow.graph.building_blocks import add_policy_update, add_rollout
-from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
+from embodyflow.graph.building_blocks import add_policy_update, add_rollout, reward_by_scores
+from pipelines import NodeRole, Pipeline, TaskGraph
 
 
 def embodied_classifier() -> TaskGraph:
@@ -13,14 +13,6 @@ def embodied_classifier() -> TaskGraph:
     filters groups, because that would read outcomes that are hidden here; a group with equal rewards has no advantage.
     """
     pipeline = Pipeline("embodied_classifier", "GRPO on episodes that a classifier of success rewards")
-    rollout = add_rollout(pipeline)
-    pipeline.add_node(
-        "classifier",
-        func="tasks:classify_success",
-        deps=[rollout],
-        node_type=NodeType.MODEL_INFERENCE,
-        node_role=NodeRole.REWARD,
-    )
-    pipeline.add_node("reward", func="tasks:compute_reward", deps=[rollout, "classifier"], node_role=NodeRole.REWARD)
-    pipeline.add_node("advantage", func="tasks:compute_advantage", deps=["reward"], node_role=NodeRole.ADVANTAGE)
+    rewarded = reward_by_scores(pipeline, "classifier", "tasks:classify_success", add_rollout(pipeline))
+    pipeline.add_node("advantage", func="tasks:compute_advantage", deps=[rewarded], node_role=NodeRole.ADVANTAGE)
     return add_policy_update(pipeline, after="advantage").build()

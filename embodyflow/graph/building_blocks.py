@@ -23,6 +23,23 @@ def reward(pipeline: Pipeline, after: str) -> str:
     return "reward"
 
 
+def reward_by_scores(pipeline: Pipeline, node_id: str, func: str, after: str) -> str:
+    """Append a node that scores episodes on the trainer group, whose ranks can compare all of them, and ``reward``.
+
+    ``reward`` and the nodes after it run where the episodes are, with groups whole.
+
+    Args:
+        pipeline: Pipeline.
+        node_id: Id of the node that scores.
+        func: Function of that node; it passes on ``uid`` and ``scores``.
+        after: Node that plays the episodes.
+    """
+    inference = NodeType.MODEL_INFERENCE
+    pipeline.add_node(node_id, func, [after], node_type=inference, node_role=NodeRole.REWARD)
+    pipeline.add_node("reward", "tasks:compute_reward", [after, node_id], node_role=NodeRole.REWARD)
+    return "reward"
+
+
 def greedy_baseline(pipeline: Pipeline, after: str) -> str:
     """Append ``baseline``, which plays a greedy row of each group and keeps its reward."""
     pipeline.add_node(
