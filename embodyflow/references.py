@@ -24,6 +24,26 @@ def resolve(reference: str) -> Any:
     return target
 
 
+def check_function(reference: str, prefix: str = "") -> None:
+    """Check that a reference names something that can be called.
+
+    Args:
+        reference: Reference ``"module:function"``.
+        prefix: Text that a configuration has before the reference, for the message.
+
+    Raises:
+        ValueError: It does not; one line says why.
+    """
+    if ":" not in reference:
+        raise ValueError(f"names no module; write '{prefix}module:function'")
+    try:
+        found: object = resolve(reference)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if not callable(found):
+        raise ValueError(f"is a {type(found).__name__}; allowed is a function")
+
+
 def reference_to(function: str | Callable[..., Any]) -> str:
     """Return the reference ``"module:attribute.path"`` of a function.
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from embodyflow.references import resolve
+from embodyflow.references import check_function
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -14,19 +14,12 @@ RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 RunName = Annotated[str, Field(pattern=RUN_NAME_PATTERN)]
 
 
-def _check_function(reference: str) -> str:
-    if ":" not in reference:
-        raise ValueError("names no module; write 'module:function'")
-    try:
-        found: object = resolve(reference)
-    except ImportError as error:
-        raise ValueError(str(error)) from error
-    if not callable(found):
-        raise ValueError(f"is a {type(found).__name__}; allowed is a function")
+def _checked(reference: str) -> str:
+    check_function(reference)
     return reference
 
 
-FunctionName = Annotated[str, AfterValidator(_check_function)]
+FunctionName = Annotated[str, AfterValidator(_checked)]
 """Function ``module:function`` that this process can import."""
 
 

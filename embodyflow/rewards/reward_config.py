@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from embodyflow.algorithms.algorithm_config import OverlongConfig
-from embodyflow.references import resolve
+from embodyflow.references import check_function
 from embodyflow.rewards.borrowed import load_borrowed, split_origin
 
 Positive = Annotated[float, Field(gt=0)]
@@ -118,15 +118,7 @@ class CustomConfig(_Config):
     @classmethod
     def _check_function(cls, function: str) -> str:
         origin, reference = split_origin(function)
-        if ":" not in reference:
-            prefix = "" if origin is None else f"{origin}:"
-            raise ValueError(f"names no module; write '{prefix}module:function'")
-        try:
-            found = resolve(reference)
-        except ImportError as error:
-            raise ValueError(str(error)) from error
-        if not callable(found):
-            raise ValueError(f"is a {type(found).__name__}; allowed is a function")
+        check_function(reference, "" if origin is None else f"{origin}:")
         return function
 
     @model_validator(mode="after")
