@@ -23,7 +23,7 @@ NO_SLOT = -1
 Reads = Literal["in order", "by table", "copies", "one slot"]
 """How a part of the rows reads keys and values.
 
-- ``in order``: Row i is of slot i or fills up, for all S slots.
+- ``in order``: There are S rows, and row i belongs to slot i or fills up the pass.
 - ``by table``: The rows are of different slots, and attend as a table of all slots.
 - ``copies``: Each row gets a copy of its slot's keys and values.
 - ``one slot``: The rows are consecutive tokens of one slot.

@@ -29,7 +29,7 @@ def read_cells(layout: _Layout) -> dict[int, tuple[int, int]]:
 def test_every_token_has_a_row_that_reads_its_slot(
     slots: list[int], spans: list[tuple[int, int]], is_single: bool
 ) -> None:
-    widths = (*WIDTHS, 3 * NUM_SLOTS)
+    widths = (*WIDTHS[:2], 6, *WIDTHS[2:], 3 * NUM_SLOTS)
     chunks = [
         Chunk(slot, start, [100 * slot + number for number in range(1 if is_single else length)])
         for slot, (start, length) in zip(slots, spans, strict=False)
@@ -56,6 +56,12 @@ def test_the_rows_of_most_slots_are_in_the_order_of_the_slots() -> None:
     assert [part.reads for part in layout.parts] == ["in order", "copies"]
     assert layout.rows.tolist() == [8, 2, 5, 0, 7]
     assert layout.slots.tolist() == [0, -1, 2, -1, -1, 5, -1, 7, 8, -1, -1]
+
+
+def test_the_rows_of_most_slots_read_by_a_table_where_the_slots_are_more_than_the_rows() -> None:
+    layout = _layout([Chunk(slot, 3, [slot]) for slot in (8, 2, 5, 0, 7)], (6,), NUM_SLOTS)
+    assert [(part.reads, part.first, part.end) for part in layout.parts] == [("by table", 0, 5), ("copies", 5, 6)]
+    assert layout.slots.tolist() == [8, 2, 5, 0, 7, -1]
 
 
 def test_the_rows_of_few_slots_read_copies() -> None:
