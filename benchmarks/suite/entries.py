@@ -159,6 +159,7 @@ LEFT_OUT = {
     "env_faults": _FAULTS,
     "evaluation_beside": _OWN,
     "exploration": _LEARNING,
+    "gpu": "needs a CUDA device",
     "head_memory": _OWN,
     "health": _FAULTS,
     "in_process": _PART,

@@ -15,6 +15,8 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 _FIGURES = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SAC_CONTENDERS = ("embodyflow", "stable-baselines3")
+OURS_ON_GPU, PEER_ON_GPU = "embodyflow hf", "transformers generate"
+GPU_NODES = ("rollout", "old_log_prob", "ref_log_prob", "train_actor")
 _PROCESSORS = {"GenuineIntel": "two cores of an Intel Xeon", "AuthenticAMD": "two cores of an AMD EPYC"}
 
 _read_so_far: set[str] = set()
@@ -167,6 +169,32 @@ def generation() -> str:
         for name in workloads[0]["contenders"]
     ]
     return table(("Engine", *(each["workload"] for each in workloads), "Machine"), rows)
+
+
+def gpu() -> str:
+    """Return tokens per second of generation on a GPU."""
+    report = _read("gpu")
+    [rates] = [each["figures"] for each in report["comparisons"] if each["part"] == "generation"]
+    rows = [
+        (batch, *(f"{each[name]:,.0f}" for name in (OURS_ON_GPU, PEER_ON_GPU)), _ratio_of(each), report["device"])
+        for batch, each in rates.items()
+    ]
+    return table(("Completions", OURS_ON_GPU, PEER_ON_GPU, "Ratio", "Machine"), rows)
+
+
+def _ratio_of(rates: Mapping[str, float]) -> str:
+    return f"**{rates[OURS_ON_GPU] / rates[PEER_ON_GPU]:.2f}**"
+
+
+def gpu_jobs() -> str:
+    """Return what an iteration of jobs on a GPU takes."""
+    report = _read("gpu")
+    rows = []
+    for each in report["comparisons"]:
+        if (seconds := each["figures"].get("medians")) is not None:
+            nodes = (f"{seconds[f'perf/{node}_seconds']:.1f} s" for node in ("iteration", *GPU_NODES))
+            rows.append((code(each["part"]), *nodes, report["device"]))
+    return table(("Job", "Iteration", *(code(node) for node in GPU_NODES), "Machine"), rows)
 
 
 def staleness() -> str:
@@ -580,8 +608,8 @@ def self_play() -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(suite, learning, algorithms, srpo, trl, generation, staleness, streaming, control, normalised_control),
-        *(soft_actor_critic, offline, dagger, replay, vector_env, batched_env),
+        *(suite, learning, algorithms, srpo, trl, generation, gpu, gpu_jobs, staleness, streaming, control),
+        *(normalised_control, soft_actor_critic, offline, dagger, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )

@@ -20,6 +20,13 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def peak_device_bytes() -> int:
+    """Return the largest number of bytes of device memory that this process's tensors have held; 0 without a GPU."""
+    import torch  # environment processes count memory too, and need no torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() and torch.cuda.is_initialized() else 0
+
+
 def _own_bytes(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()  # size, resident, shared, …, in pages; nothing of a zombie's
     return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES if fields else 0

@@ -131,6 +131,8 @@ METRICS = {
     "perf/<group>_idle_share": "Share of `perf/iteration_seconds` in which ranks of a group had no node, as a mean.",
     "perf/<group>_peak_memory_bytes": "Largest resident memory of a rank's process so far, without its environment "
     "processes.",
+    "perf/<group>_peak_device_memory_bytes": "Most device memory that tensors of a rank's process have held so far, on "
+    "GPUs.",
     "perf/bytes_read": "Bytes of rows and weights that workers read from buffers.",
     "perf/bytes_written": "Bytes of rows and weights that workers wrote to buffers.",
     "perf/<model>_micro_batches": "Forward and backward passes of a model's training on one rank, over all its "

@@ -201,16 +201,22 @@ class Usage:
         bytes_read: Bytes of rows and weights that came from buffers.
         bytes_written: Bytes of rows and weights that went to a buffer.
         peak_bytes: Largest resident memory of a rank's process so far, without its environment processes.
+        peak_device_bytes: Most bytes of device memory that tensors of a rank's process have held so far.
     """
 
     bytes_read: int = 0
     bytes_written: int = 0
     peak_bytes: int = 0
+    peak_device_bytes: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the usage of both."""
-        peak = max(self.peak_bytes, other.peak_bytes)
-        return Usage(self.bytes_read + other.bytes_read, self.bytes_written + other.bytes_written, peak)
+        return Usage(
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+            max(self.peak_bytes, other.peak_bytes),
+            max(self.peak_device_bytes, other.peak_device_bytes),
+        )
 
 
 @dataclass(frozen=True)

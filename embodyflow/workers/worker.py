@@ -23,7 +23,7 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
 from embodyflow.nodes.calling import bind
-from embodyflow.process.memory import peak_bytes
+from embodyflow.process.memory import peak_bytes, peak_device_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
@@ -216,7 +216,7 @@ class Worker:
             seconds=time.perf_counter() - started,
             logs=tuple(logs),
             facts=facts,
-            usage=Usage(*self._buffer.take_traffic(), peak_bytes()),
+            usage=Usage(*self._buffer.take_traffic(), peak_bytes(), peak_device_bytes()),
         )
 
     def _fetch(self, parents: tuple[RankInput, ...]) -> "Batch | None":

@@ -45,10 +45,13 @@ class RowPasses:
         key_values: Cache.
         widths: Numbers of rows that a pass may have, in ascending order.
         device: Device of the model.
+
+    Attributes:
+        device: Device of the model.
     """
 
     def __init__(self, decoder: Decoder, key_values: KeyValues, widths: Sequence[int], device: torch.device) -> None:
-        self._decoder, self._key_values, self._widths, self._device = decoder, key_values, widths, device
+        self._decoder, self._key_values, self._widths, self.device = decoder, key_values, widths, device
         self._rotary = RotaryTable(decoder, device)
 
     @property
@@ -70,15 +73,15 @@ class RowPasses:
         layout = _layout(chunks, self._widths, num_slots)
         num_positions = int(layout.positions.max()) + 1
         self._key_values.reserve(num_positions)
-        positions = torch.from_numpy(layout.positions).to(self._device)
-        slots = torch.from_numpy(layout.slots).to(self._device)
+        positions = torch.from_numpy(layout.positions).to(self.device)
+        slots = torch.from_numpy(layout.slots).to(self.device)
         hidden = self._decoder.hidden(
-            torch.from_numpy(layout.tokens).to(self._device),
+            torch.from_numpy(layout.tokens).to(self.device),
             self._rotary.rows(positions, num_positions),
             self._key_values.attentions(Places(slots, positions, layout.parts, num_slots)),
             linear_of_any_size,
         )
-        return hidden[torch.from_numpy(layout.rows).to(self._device)]
+        return hidden[torch.from_numpy(layout.rows).to(self.device)]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

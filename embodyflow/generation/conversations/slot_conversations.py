@@ -10,7 +10,8 @@ from embodyflow.generation.conversations.row_passes import Chunk, RowPasses
 from embodyflow.generation.conversations.slots import Slots, common_length, key_of
 from embodyflow.generation.conversations.turn import Turn
 from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts, check_requests
-from embodyflow.generation.sampler import Noise, Sampler
+from embodyflow.generation.noise import build_noise
+from embodyflow.generation.sampler import Sampler
 from embodyflow.generation.stopping import StopStrings
 
 
@@ -46,7 +47,8 @@ class SlotConversations:
         self._vocab_size, self._max_model_len = vocab_size, max_model_len
         self._version, self._build_stop = version, build_stop
         self._slots, self._sampler = Slots(key_values.num_slots), Sampler(sampling)
-        self._noise = None if sampling.is_greedy else Noise(key_values.num_slots, vocab_size)
+        device = passes.device
+        self._noise = None if sampling.is_greedy else build_noise(key_values.num_slots, vocab_size, device)
         self._active: list[Turn] = []  # each with a slot; those of the last pass at the end
         self._waiting = deque[Turn]()
         self._paused: set[int] = set()  # conversations that keep their slots

@@ -2,10 +2,11 @@
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tokenizers import Tokenizer
 
 from embodyflow.generation.interface import Completion, Request, Sampling, max_tokens_of
-from embodyflow.generation.sampler import Noise
+from embodyflow.generation.noise import build_noise
 from embodyflow.generation.stopping import StopStrings
 
 GROWTH = 64  # initial number of tokens that the arrays hold; they double when full
@@ -18,10 +19,13 @@ class ActiveCompletions:
         num_slots: Maximum number of completions at a time.
         sampling: Sampling parameters and stop conditions.
         vocab_size: Size of the model's vocabulary.
+        device: Device of the model's logits.
         tokenizer: Tokenizer of the model, or ``None`` without stop strings.
     """
 
-    def __init__(self, num_slots: int, sampling: Sampling, vocab_size: int, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, num_slots: int, sampling: Sampling, vocab_size: int, device: torch.device, tokenizer: Tokenizer | None
+    ) -> None:
         self._sampling, self._tokenizer = sampling, tokenizer
         self._stop_tokens = np.array(sampling.stop_token_ids, np.int64)
         self._positions: list[int] = []  # position of each slot's request
@@ -30,7 +34,7 @@ class ActiveCompletions:
         self._stopped = np.zeros(num_slots, np.bool_)
         self._tokens = np.zeros((num_slots, GROWTH), np.int64)
         self._log_probs = np.zeros((num_slots, GROWTH), np.float32)
-        self._noise = None if sampling.is_greedy else Noise(num_slots, vocab_size)
+        self._noise = None if sampling.is_greedy else build_noise(num_slots, vocab_size, device)
 
     def __len__(self) -> int:
         """Return the number of unfinished completions."""
@@ -53,7 +57,7 @@ class ActiveCompletions:
         last = self._lengths[slots] - 1
         return self._tokens[slots, last], self._prompt_lengths[slots] + last
 
-    def noise(self, first: int) -> npt.NDArray[np.float64] | None:
+    def noise(self, first: int) -> torch.Tensor | None:
         """Return random numbers for the next tokens from slot ``first`` on; ``None`` for greedy decoding."""
         return None if self._noise is None else self._noise.next(np.arange(first, len(self)))
 

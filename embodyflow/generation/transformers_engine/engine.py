@@ -141,7 +141,7 @@ class HFEngine:
             multiplies_keys = self._decoder is not None and self._device.type == "cpu"
             cache = SlotCache(self._model.config.num_hidden_layers, num_slots, features_first=multiplies_keys)
             tokenizer = self._tokenizer if sampling.stop else None
-            active = ActiveCompletions(num_slots, sampling, self._vocab_size, tokenizer)
+            active = ActiveCompletions(num_slots, sampling, self._vocab_size, self._device, tokenizer)
             while True:
                 arrived = arrivals.take(idle=not (waiting or len(active)))
                 check_requests(arrived, sampling, self._vocab_size, self._max_model_len, continues=True)

@@ -20,6 +20,8 @@ def used_resources(reports: Collection[NodeReport]) -> dict[str, float]:
     total = sum((report.usage for report in reports), Usage())
     metrics = {"perf/bytes_read": float(total.bytes_read), "perf/bytes_written": float(total.bytes_written)}
     for group in {report.group for report in reports}:
-        peak = max(report.usage.peak_bytes for report in reports if report.group == group)
-        metrics[f"perf/{group}_peak_memory_bytes"] = float(peak)
+        usage = sum((report.usage for report in reports if report.group == group), Usage())
+        metrics[f"perf/{group}_peak_memory_bytes"] = float(usage.peak_bytes)
+        if usage.peak_device_bytes:
+            metrics[f"perf/{group}_peak_device_memory_bytes"] = float(usage.peak_device_bytes)
     return metrics
