@@ -22,7 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.learning import ROOT, draw, line, run, summarize
+from benchmarks.commands import ROOT
+from benchmarks.learning import draw, line, run, summarize
 from benchmarks.report import write_report
 
 Means = Mapping[str, Mapping[str, float]]

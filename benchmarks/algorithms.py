@@ -13,7 +13,8 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.learning import NO_VIDEO, ROOT, draw, result, run_all, summarize
+from benchmarks.commands import ROOT
+from benchmarks.learning import NO_VIDEO, draw, result, run_all, summarize
 
 FLOWS = ("grpo", "ppo", "dapo")
 SEEDS = (0, 1, 2)

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,9 +26,9 @@ import numpy as np
 import psutil
 from matplotlib.figure import Figure
 
+from benchmarks.commands import ROOT, check_command, running
 from embodyflow.stack.services import RETENTION
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURE = ROOT / "benchmarks/results/endurance.json", ROOT / "docs/images/endurance.png"
 EVERY = 25  # iterations
 MOST_GROWTH = 0.02  # fraction of memory per 1,000 iterations
@@ -98,18 +97,15 @@ def watch(iterations: int) -> list[dict[str, float]]:
         env = os.environ | {"PREFECT_HOME": str(home), MARK: str(home)} | RETENTION
         env = {name: value for name, value in env.items() if name not in ("PREFECT_API_URL", "RAY_ADDRESS")}
         words = [*JOB, f"iterations={iterations}", f"run_root={run.parent}", f"run_id={run.name}"]
-        with Path(folder, "log").open("w+") as log:
-            command = [sys.executable, "-m", "flows.ppo", *words]
-            process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
+        command, log = [sys.executable, "-m", "flows.ppo", *words], Path(folder, "log")
+        with running(command, log, env) as process:
             while process.poll() is None:
                 done = num_lines(run / "metrics.jsonl")
                 if done >= EVERY * (len(samples) + 1):
                     samples.append({"iteration": done, "time": time.time(), **sample(home, run)})
                     print(json.dumps({name: round(value, 1) for name, value in samples[-1].items()}), flush=True)
                 time.sleep(0.5)
-            log.seek(0)
-            if process.returncode != 0:
-                raise SystemExit(log.read()[-3000:])
+        check_command(command, log, process.returncode)
         assert not processes(str(home)), "processes are left behind"
     return samples
 

@@ -15,7 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning import ROOT, run
+from benchmarks.commands import ROOT
+from benchmarks.learning import run
 from benchmarks.report import write_report
 from embodyflow.record.run_folder import RunFolder
 

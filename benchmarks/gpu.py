@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning import ROOT
+from benchmarks.commands import ROOT, run_command
 from benchmarks.report import write_report
 from embodyflow.prompts.word_tokenizer import word_tokenizer
 from embodyflow.rewards.interface import Sample, Score
@@ -172,17 +172,10 @@ def job(name: str, folder: Path, minutes: float, peak: float) -> dict[str, Any]:
     """Run a job and return its figures."""
     log, run_dir = folder / f"{name}.log", folder / name
     command = [sys.executable, "-m", "flows.grpo", *JOBS[name], *SHARED, f"run_root={folder}", f"run_id={name}"]
-    with used_device(folder / f"{name}.smi") as usage, log.open("w") as output:
+    with used_device(folder / f"{name}.smi") as usage:
         started = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=60 * minutes)
-        finally:
-            process.terminate()
-            process.wait()
+        run_command(command, log, timeout=60 * minutes)
         seconds = time.perf_counter() - started
-    if code != 0:
-        raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{log.read_text()[-6000:]}")
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if "digests" in line][1:]
     names = {key for line in trained for key in line if key.startswith(("perf/", "rollout/num_", "parity/"))}

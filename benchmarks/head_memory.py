@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
-from benchmarks.learning import ROOT
+from benchmarks.commands import ROOT
 from benchmarks.report import write_report
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.causal_lm import head_causal_lm, shared_prompts_causal_lm

@@ -23,12 +23,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from tensordict import TensorDict
 
+from benchmarks.commands import ROOT, run_command
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.types import NodeOutput
 from pipelines import Pipeline, TaskGraph, load_pipeline
 from tasks import compute_advantage
 
-ROOT = Path(__file__).resolve().parent.parent
 COLORS = ("tab:blue", "tab:gray", "tab:orange", "tab:green", "tab:purple")
 NO_VIDEO = ["evaluation.video=false"]
 CONTROL = ["pipeline.custom_fn=benchmarks.learning:without_advantage"]
@@ -66,10 +66,7 @@ def run(flow: str, name: str, seed: int, root: Path, words: list[str], experimen
         root.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", f"flows.{flow}", f"experiment={experiment}", f"seed={seed}"]
         command += [f"run_root={root}", f"run_id={folder.name}", *words]
-        with log.open("w") as output:
-            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT).returncode
-        if code != 0:
-            raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{log.read_text()[-2000:]}")
+        run_command(command, log)
     return result(folder)
 
 

@@ -15,7 +15,8 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.learning import ROOT, draw, result, run_all, summarize
+from benchmarks.commands import ROOT
+from benchmarks.learning import draw, result, run_all, summarize
 from benchmarks.report import write_report
 
 FLOWS = ("grpo", "ppo", "dapo", "gspo", "cpgd")

@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,8 @@ import numpy as np
 import psutil
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.commands import ROOT, check_command, running
+
 RESULTS, PICTURE = ROOT / "benchmarks/results/ppo_control.json", ROOT / "docs/images/ppo_control.png"
 TARGET = 2.0
 CONTENDERS = {"embodyflow": "tab:blue", "stable-baselines3": "tab:orange"}
@@ -51,18 +51,16 @@ def cpu_seconds(process: psutil.Process) -> float:
 def watch(command: list[str], metrics: Path, log: Path) -> list[dict[str, Any]]:
     """Run a command; return the records it appends to a JSON lines file, each with wall clock and CPU seconds."""
     seen: list[dict[str, Any]] = []
-    with log.open("w") as output:
-        process = psutil.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        running = True
-        while running:
-            running = process.poll() is None
+    with running(command, log) as process:
+        runs = True
+        while runs:
+            runs = process.poll() is None
             lines = metrics.read_text().splitlines() if metrics.exists() else []
-            if len(lines) > len(seen) and running:
+            if len(lines) > len(seen) and runs:
                 clock = {"wall": time.perf_counter(), "cpu": cpu_seconds(process)}
                 seen += [json.loads(line) | clock for line in lines[len(seen) :]]
             time.sleep(0.02)
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\nexit code {process.returncode}\n{log.read_text()[-2000:]}")
+    check_command(command, log, process.returncode)
     return seen
 
 

@@ -14,7 +14,6 @@ Runs are added to ``benchmarks/results/ppo_normalized.json``, where they replace
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,9 +22,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.commands import ROOT, run_command
 from benchmarks.ppo_control import (
     CONTENDERS,
-    ROOT,
     build_stable_baselines3,
     parser_of,
     recorder_of,
@@ -53,7 +52,7 @@ def measure(name: str, iterations: int, seed: int) -> Run:
             metrics = Path(folder, "run", "metrics.jsonl")
             words += [f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
             command = ["-m", "flows.ppo", *words, *NORMALISED]
-        run_to_end([sys.executable, *command], Path(folder, "log"))
+        run_command([sys.executable, *command], Path(folder, "log"))
         records = [json.loads(line) for line in metrics.read_text().splitlines()]
     return {
         "contender": name,
@@ -61,18 +60,6 @@ def measure(name: str, iterations: int, seed: int) -> Run:
         "steps": np.cumsum([int(record["rollout/num_steps"]) for record in records]).tolist(),
         "returns": [record.get("rollout/reward") for record in records],
     }
-
-
-def run_to_end(command: list[str], log: Path) -> None:
-    """Run a command with its output in a file.
-
-    Raises:
-        SystemExit: The command failed; the message has the end of its output.
-    """
-    with log.open("w") as output:
-        code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-    if code != 0:
-        raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{log.read_text()[-2000:]}")
 
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:

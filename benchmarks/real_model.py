@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import ROOT
 from benchmarks.in_process import InProcessRun
-from benchmarks.learning import ROOT
 from benchmarks.report import write_report
 from embodyflow.data.batches import to_batch
 

@@ -16,7 +16,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning import ROOT, draw, line, run, summarize
+from benchmarks.commands import ROOT
+from benchmarks.learning import draw, line, run, summarize
 from benchmarks.report import write_report
 from embodyflow.orchestration.run.iterations.graph_run import rollout_nodes
 from embodyflow.record.run_folder import RunFolder

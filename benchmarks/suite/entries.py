@@ -150,6 +150,7 @@ LEFT_OUT = {
     "agent_learning": _LEARNING,
     "algorithms": _LEARNING,
     "batched_env": "it measures the share of a simulator's own speed that is left",
+    "commands": _PART,
     "chaos": _FAULTS,
     "dagger": _LEARNING,
     "durability": _OWN,

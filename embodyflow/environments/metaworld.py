@@ -103,6 +103,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         tasks: Allowed values of ``task``.
         num_goals: Number of goals by split.
         instruction: Instruction of the task in English.
+        defer_images: True to omit the image from the observation of :meth:`step`; :meth:`observe` then draws it.
     """
 
     tasks = tuple(INSTRUCTIONS)
@@ -139,7 +140,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
             raise ValueError(f"max_steps={max_steps}: must be at least 1")
         self.task, self.split, self.max_steps = task, split, max_steps
         self.instruction = INSTRUCTIONS[task]
-        self.render_mode, self.image_size = render_mode, image_size
+        self.render_mode, self.image_size, self.defer_images = render_mode, image_size, False
         self._sim = _build_simulator(task, camera, image_size or 256)
         self._expert = ENV_POLICY_MAP[task]()
         self._goals: dict[int, NDArray[np.float64]] = {}
@@ -162,7 +163,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
         self._goal, self._num_steps = goal, 0
         self._raw = self._sim.reset_to(self._goal_vector(goal))
-        return self._observation(), self._info(success=False)
+        return self.observe(), self._info(success=False)
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [4] in [-1, 1]."""
@@ -170,7 +171,13 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         self._num_steps += 1
         success = bool(sim_info["success"])
         truncated = not success and self._num_steps >= self.max_steps
-        return self._observation(), float(reward), success, truncated, self._info(success)
+        observation = {"state": self._state()} if self.defer_images else self.observe()
+        return observation, float(reward), success, truncated, self._info(success)
+
+    def observe(self) -> dict[str, NDArray[Any]]:
+        """Return the current observation, including the image."""
+        state = self._state()
+        return {"state": state} if self.image_size is None else {"state": state, "image": self.render()}
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the next action of Meta-World's scripted expert, float32 [4], clipped to [-1, 1]."""
@@ -198,11 +205,10 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         """Free the renderer, if one was built."""
         self._sim.close()
 
-    def _observation(self) -> dict[str, NDArray[Any]]:
+    def _state(self) -> NDArray[np.float32]:
         raw = self._raw  # [39]: current frame (18), previous frame (18), goal (3)
         hand, thing, goal = raw[:3], raw[4:7], raw[36:39]
-        state = np.concatenate([raw[:18], goal, goal - hand, thing - hand, goal - thing], dtype=np.float32)
-        return {"state": state} if self.image_size is None else {"state": state, "image": self.render()}
+        return np.concatenate([raw[:18], goal, goal - hand, thing - hand, goal - thing], dtype=np.float32)
 
     def _info(self, success: bool) -> dict[str, Any]:
         return {"success": success, "instruction": self.instruction, "goal": self._goal}

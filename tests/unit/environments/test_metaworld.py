@@ -163,3 +163,21 @@ def test_two_tasks_in_a_process_render_their_own_images() -> None:
     assert (other != alone).any()
     first.close()
     second.close()
+
+
+def test_a_deferred_image_is_that_of_an_undeferred_step() -> None:
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    each, last = (MetaWorldEnv("push-v3", image_size=48) for _ in range(2))
+    last.defer_images = True
+    for env in (each, last):
+        env.reset(options={"goal": 3})
+    for _ in range(6):
+        action = each.expert_action()
+        drawn, *outcome = each.step(action)
+        not_drawn, *same = last.step(action)
+        assert not_drawn.keys() == {"state"} and same == outcome
+        np.testing.assert_array_equal(not_drawn["state"], drawn["state"])
+    np.testing.assert_array_equal(last.observe()["image"], drawn["image"])
+    each.close()
+    last.close()
