@@ -1,6 +1,7 @@
-"""Off-policy training as a Prefect flow: SAC, TD3, CrossQ, RLPD and IQL.
+"""Off-policy training as a Prefect flow: SAC, TD3, CrossQ, RLPD, IQL and DSRL.
 
-The papers are arXiv:1812.05905, arXiv:1802.09477, arXiv:1902.05605, arXiv:2302.02948 and arXiv:2110.06169.
+The papers are arXiv:1812.05905, arXiv:1802.09477, arXiv:1902.05605, arXiv:2302.02948, arXiv:2110.06169 and
+arXiv:2506.15799.
 
 With a server: ``prefect deployment run sac/pendulum``. Without one::
 
@@ -10,7 +11,7 @@ With a server: ``prefect deployment run sac/pendulum``. Without one::
 
 from embodyflow.orchestration.training_flow import training_flow
 
-sac = training_flow("sac", "Train a policy for control on replayed transitions, by SAC, TD3, CrossQ, RLPD or IQL.")
+sac = training_flow("sac", "Train a policy on replayed transitions, by SAC, TD3, CrossQ, RLPD, IQL or DSRL.")
 
 if __name__ == "__main__":
     from embodyflow.orchestration.request.command_line import main

@@ -100,7 +100,10 @@ class ActingPolicy(Policy, Protocol):
 
 
 class OffPolicy(ActingPolicy, Protocol):
-    """A policy that learns from replayed transitions. Its tokens are its actions, C·A numbers in [-1, 1]."""
+    """A policy that learns from replayed transitions.
+
+    Its tokens are its actions, C·A numbers in [-1, 1], or R numbers in [-1, 1] from which its actions follow.
+    """
 
     def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return decisions, float32 ``[B, C·A]``, and their log-densities, ``[B]``, with gradients to the weights.

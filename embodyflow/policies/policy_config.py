@@ -49,7 +49,7 @@ class ActingPolicyConfig(PolicyConfig):
     @property
     @abstractmethod
     def decision_dim(self) -> int:
-        """Numbers that one decision consists of, C·A."""
+        """Numbers that one decision consists of, C·A unless it is noise."""
 
     @property
     @abstractmethod

@@ -39,6 +39,17 @@ def _shipped(name: str, title: str, *, has_check: bool = True, imitates: bool = 
     )
 
 
+def _steered(title: str) -> PolicyEntry:
+    """Return the entry of a policy that steers a frozen one: they differ by their configurations alone."""
+    folder = "embodyflow.policies.steered"
+    return PolicyEntry(
+        config=f"{folder}.configuration_steered:{title}Config",
+        policy=f"{folder}.policy_steered:SteeredPolicy",
+        critic=f"{folder}.critic_steered:SteeredCritic",
+        check=f"{folder}.check_steered:check",
+    )
+
+
 POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
     {
         "tiny_vla": _shipped("tiny_vla", "TinyVLA"),
@@ -52,6 +63,8 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "mlp_bounded": _shipped("mlp_bounded", "MLPBounded", has_check=False, imitates=False),
         "mlp_renorm": _shipped("mlp_renorm", "MLPRenorm", has_check=False, imitates=False),
         "mlp_chunks": _shipped("mlp_chunks", "MLPChunks"),
+        "steered_smolvla": _steered("SteeredSmolVLA"),
+        "steered_pi0": _steered("SteeredPI0"),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
     }
 )

@@ -1,6 +1,6 @@
 """Base of the configurations of policies whose weights are a Hugging Face model, or random."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -9,7 +9,13 @@ from embodyflow.references import resolve
 
 
 class PretrainedConfig(PolicyConfig):
-    """Source of weights and tokenizer; each policy's configuration gives ``scratch`` its own type."""
+    """Source of weights and tokenizer; each policy's configuration gives ``scratch`` its own type.
+
+    Attributes:
+        exports_checkpoint: Whether ``path`` accepts the policy's export.
+    """
+
+    exports_checkpoint: ClassVar[bool] = True
 
     path: str | None = Field(
         None, description="Folder, name on the Hugging Face hub or, for language, GGUF file; null for random weights."

@@ -45,6 +45,8 @@ LOADING: Mapping[str, tuple[str, str]] = MappingProxyType(
         "mlp_categorical": ("embodyflow", _GENERIC),
         "smolvla": ("lerobot", _FLOW_VLA.format(name="smolvla", title="SmolVLA")),
         "pi0": ("lerobot", _FLOW_VLA.format(name="pi0", title="PI0")),
+        "steered_smolvla": ("embodyflow", _GENERIC),
+        "steered_pi0": ("embodyflow", _GENERIC),
         "causal_lm": (
             "transformers",
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
@@ -207,7 +209,7 @@ def _loading(config: RunConfig) -> str:
     place = f"this folder's {' or '.join(config.agents)}" if config.has_own_weights else "this folder"
     blocks = [f'```python\nfolder = "…"  # {place}\n{code}\n```'] if code else []
     command = None
-    if hasattr(config.policy, "path"):
+    if getattr(config.policy, "exports_checkpoint", hasattr(config.policy, "path")):
         command = f"embodyflow run --experiment {config.experiment} policy.path=<{place}> policy.scratch=null"
     elif isinstance(config, EmbodiedConfig):
         command = f"python -m flows.evaluate policy=<this folder> experiment={config.experiment}"

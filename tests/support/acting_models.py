@@ -11,6 +11,7 @@ import openvla_models
 import pi0_models
 import smolvla_models
 import torch
+from flow_vla_models import MEANS, SIZES, TOKENIZER
 from safetensors.torch import load_file
 
 from embodyflow.policies.policy_config import ActingPolicyConfig
@@ -81,6 +82,7 @@ _tiny_vla = partial(_plain, "tiny_vla", _load_tiny_vla, action_dim=2, chunk_size
 _load_flow_vla = partial(_load_checkpoint, normalization="checkpoint")
 _NORMALISED = {"normalize_observations": True, "normalize_returns": True}
 _EXPERT = {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}
+_STEERED = SIZES | MEANS | {"tokenizer": TOKENIZER, "hidden_size": 16, "num_critics": 3}
 _TWO_CAMERAS = {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "wrist_image")}
 
 MODELS = {
@@ -111,6 +113,10 @@ MODELS = {
     "MLPBounded": _plain("mlp_bounded", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPRenorm": _plain("mlp_renorm", _load_weights, state_dim=3, action_dim=2, hidden_size=8, critic_hidden_size=16),
     "MLPChunks": _plain("mlp_chunks", _load_weights, state_dim=3, action_dim=2, chunk_size=3, hidden_size=8),
+    "SmolVLA that is steered": _plain("steered_smolvla", _load_weights, scratch={}, **_STEERED),
+    "π0 that is steered": _plain(
+        "steered_pi0", _load_weights, scratch=pi0_models.SCRATCH.model_dump(), share_noise=False, **_STEERED
+    ),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }
 """Each policy by a name for people."""

@@ -24,7 +24,8 @@ from embodyflow.training.off_policy.crossq import CrossQ
 from embodyflow.training.off_policy.episode_trainer import EpisodeOffPolicyTrainer
 from embodyflow.training.off_policy.implicit_q import ImplicitQLearning
 from embodyflow.training.off_policy.learner import OffPolicyLearner
-from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
+from embodyflow.training.off_policy.soft_actor_critic import MaximumEntropyLearner, SoftActorCritic
+from embodyflow.training.off_policy.steering_trainer import SteeringTrainer
 from embodyflow.training.off_policy.trainer import OffPolicyTrainer
 from embodyflow.training.off_policy.twin_delayed import TwinDelayed
 from embodyflow.workers.calls import NodeCall
@@ -36,7 +37,13 @@ LANGUAGE_ENGINES: tuple[type[EpisodeEngine[Question]], ...] = (LanguageRollout,)
 JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer, AgentsTrainer)
-OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer)
+OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer, EpisodeOffPolicyTrainer, SteeringTrainer)
 LABELLING_ENGINES: tuple[type[LabellingEngine], ...] = (EmbodiedRollout,)
 LABEL_TRAINERS: tuple[type[LabelTrainerEngine], ...] = (DaggerTrainer,)
-LEARNERS: tuple[type[OffPolicyLearner], ...] = (SoftActorCritic, TwinDelayed, CrossQ, ImplicitQLearning)
+LEARNERS: tuple[type[OffPolicyLearner], ...] = (
+    MaximumEntropyLearner,
+    SoftActorCritic,
+    TwinDelayed,
+    CrossQ,
+    ImplicitQLearning,
+)

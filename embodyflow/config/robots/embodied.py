@@ -9,7 +9,7 @@ from embodyflow.config.base import Config, Fraction, PositiveInt
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.robots.dagger import DaggerConfig, check_dagger
 from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
-from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
+from embodyflow.config.robots.off_policy import LearnerConfig, SteeringConfig, check_off_policy, check_steering
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records
 from embodyflow.config.summary import success_line, success_summary, task_summary
@@ -98,8 +98,6 @@ class GoalEvaluationConfig(EvaluationConfig):
     video: bool = True
 
 
-OFF_POLICY_TRAINER = "embodyflow.training.off_policy.episode_trainer:EpisodeOffPolicyTrainer"
-"""Engine of the trainer group in off-policy training."""
 DAGGER_TRAINER = "embodyflow.training.dagger_trainer:DaggerTrainer"
 """Engine of the trainer group with ``dagger``."""
 
@@ -108,8 +106,8 @@ class EmbodiedConfig(GroupedConfig):
     """The configuration of an embodied run.
 
     Attributes:
-        off_policy: Training on replayed decisions and on the demonstrations of the warm start; ``null`` trains on the
-            rows of the iteration.
+        off_policy: Training on replayed decisions and, but for DSRL, on the demonstrations of the warm start; ``null``
+            trains on the rows of the iteration.
         dagger: Imitation of the scripted expert in the states that the policy visits; ``null`` for other algorithms.
     """
 
@@ -172,8 +170,9 @@ class EmbodiedConfig(GroupedConfig):
     @model_validator(mode="after")
     def _check_off_policy(self) -> "EmbodiedConfig":
         if self.off_policy is None:
-            if self.policy.off_policy is not None:
-                raise ValueError(f"policy.name={self.policy.name}: needs off_policy (algorithm=rlpd)")
+            if (learns_by := self.policy.off_policy) is not None:
+                algorithm = "rlpd" if learns_by == "sac" else learns_by
+                raise ValueError(f"policy.name={self.policy.name}: needs off_policy (algorithm={algorithm})")
             return self
         if self.streams:
             raise ValueError("rollout.mode=streaming: allowed with off_policy=null")
@@ -184,7 +183,10 @@ class EmbodiedConfig(GroupedConfig):
                 "off_policy.demonstrations: must be null with job=embodied, whose demonstrations are those of "
                 "warm_start"
             )
-        if self.warm_start is None:
+        if isinstance(self.off_policy, SteeringConfig):
+            correlation = self.rollout.chunk_correlation
+            check_steering(self.policy, has_warm_start=self.warm_start is not None, chunk_correlation=correlation)
+        elif self.warm_start is None:
             raise ValueError("warm_start=null: must be set with off_policy, which draws from its demonstrations")
         return self
 
@@ -265,7 +267,7 @@ class EmbodiedConfig(GroupedConfig):
         shapes = super().groups
         if self.off_policy is None and self.dagger is None:
             return shapes
-        engine = OFF_POLICY_TRAINER if self.dagger is None else DAGGER_TRAINER
+        engine = DAGGER_TRAINER if self.off_policy is None else self.off_policy.episode_trainer
         return shapes | {"trainer": shapes["trainer"]._replace(engine=engine)}
 
     @property

@@ -43,12 +43,15 @@ class OffPolicyConfig(Config):
         num_return_steps: Steps over which rewards are summed before the critics' value of the next state is added.
         replay_capacity: Newest transitions to draw from.
         demonstrations: Folder ``replay`` of a finished run. Half of each batch is drawn from its transitions; ``null``
-            draws from the run's own alone. An embodied job has the demonstrations of ``warm_start`` in its place.
+            draws from the run's own alone. An embodied job has the demonstrations of ``warm_start`` in its place, or
+            draws from none.
         potential: Function ``module:function`` of states that shapes the rewards; see
             :mod:`embodyflow.training.off_policy.shaping`.
+        episode_trainer: Engine of the trainer group in an embodied job.
     """
 
     learner: ClassVar[str]
+    episode_trainer: ClassVar[str] = "embodyflow.training.off_policy.episode_trainer:EpisodeOffPolicyTrainer"
 
     updates_per_transition: PositiveFloat = 1.0
     policy_delay: PositiveInt = 1
@@ -82,26 +85,34 @@ class TargetsConfig(OffPolicyConfig):
     target_rate: Annotated[float, Field(gt=0, le=1)] = 0.005
 
 
-class SoftActorCriticConfig(TargetsConfig):
-    """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), with RLPD's choices (arXiv:2302.02948).
+class MaximumEntropyConfig(TargetsConfig):
+    """Base of the settings of soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
     Attributes:
         num_target_critics: Target critics whose least value is the target, drawn for each update; ``null`` means all.
         policy_value: Value of an action that the policy maximises: the least or the mean of the critics' values.
         entropy_backup: Include the policy's entropy in the critics' targets.
+        temperature: Coefficient of the entropy.
+    """
+
+    num_target_critics: PositiveInt | None = None
+    policy_value: Literal["least", "mean"] = "least"
+    entropy_backup: bool = True
+    temperature: TemperatureConfig = TemperatureConfig()
+
+
+class SoftActorCriticConfig(MaximumEntropyConfig):
+    """Soft actor-critic, with RLPD's choices (Ball et al. 2023, arXiv:2302.02948).
+
+    Attributes:
         imitation_coef: Coefficient of the negative log-density of the demonstrated actions in the policy's loss, which
             keeps the policy near the demonstrations (Nair et al. 2018, arXiv:1709.10089). RLPD has none.
-        temperature: Coefficient of the entropy.
     """
 
     learner: ClassVar[str] = "embodyflow.training.off_policy.soft_actor_critic:SoftActorCritic"
 
     name: Literal["sac"] = "sac"
-    num_target_critics: PositiveInt | None = None
-    policy_value: Literal["least", "mean"] = "least"
-    entropy_backup: bool = True
     imitation_coef: Annotated[float, Field(ge=0)] = 0.0
-    temperature: TemperatureConfig = TemperatureConfig()
 
 
 class TwinDelayedConfig(TargetsConfig):
@@ -156,7 +167,16 @@ class ImplicitQConfig(TargetsConfig):
     largest_weight: PositiveFloat = 100.0
 
 
-Learner = SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig | ImplicitQConfig
+class SteeringConfig(MaximumEntropyConfig):
+    """DSRL (Wagenmaker et al. 2025, arXiv:2506.15799): soft actor-critic over the noise of a frozen policy."""
+
+    learner: ClassVar[str] = "embodyflow.training.off_policy.soft_actor_critic:MaximumEntropyLearner"
+    episode_trainer: ClassVar[str] = "embodyflow.training.off_policy.steering_trainer:SteeringTrainer"
+
+    name: Literal["dsrl"] = "dsrl"
+
+
+Learner = SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig | ImplicitQConfig | SteeringConfig
 """Settings of one algorithm."""
 
 LearnerConfig = Annotated[Learner, Field(discriminator="name")]
@@ -193,8 +213,9 @@ def check_off_policy(
         names = [
             each.model_fields["name"].default for each in fitting if getattr(each, "off_policy", None) == settings.name
         ]
+        allowed = " or ".join(names) or f"another job than {policy.job}"
         raise ValueError(
-            f"policy.name={policy.name}: {learns}; allowed with off_policy.name={settings.name} is {' or '.join(names)}"
+            f"policy.name={policy.name}: {learns}; allowed with off_policy.name={settings.name} is {allowed}"
         )
     refuse_unread("algorithm", algorithm, AlgorithmConfig(), READ_OF_ALGORITHM, "off_policy")
     defaults = TrainerConfig(learning_rate=trainer.learning_rate, epochs=1, num_ranks=1, num_minibatches=1)
@@ -202,3 +223,26 @@ def check_off_policy(
     wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
     if wanted is not None and present is not None and wanted > present:
         raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
+
+
+def check_steering(policy: ActingPolicyConfig, *, has_warm_start: bool, chunk_correlation: float) -> None:
+    """Refuse a frozen policy of random weights, and noise that is drawn otherwise than the policy says.
+
+    Args:
+        policy: Policy that steers a frozen one.
+        has_warm_start: Whether the frozen policy starts from demonstrations.
+        chunk_correlation: Setting of the section ``rollout``.
+
+    Raises:
+        ValueError: One line with the key and what is allowed.
+    """
+    if not has_warm_start and getattr(policy, "path", None) is None:
+        raise ValueError(
+            "warm_start=null: must be set with off_policy.name=dsrl and policy.path=null, since the policy that is "
+            "frozen must be able to act"
+        )
+    if chunk_correlation:
+        raise ValueError(
+            f"rollout.chunk_correlation={chunk_correlation:g}: must be 0 with off_policy.name=dsrl; the policy chooses "
+            "the noise, and policy.share_noise=true gives all actions of a chunk the same"
+        )

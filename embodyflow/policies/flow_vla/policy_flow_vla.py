@@ -68,6 +68,11 @@ class FlowVLAPolicy(ABC):
         """Dimensions of an action that the imitation loss is the mean over."""
 
     @property
+    def noise_dim(self) -> int:
+        """Amax, numbers of an action's noise, padding included."""
+        return self._size
+
+    @property
     def blocks(self) -> Sequence[torch.nn.Module]:
         """Transformer blocks of vision tower, language model and expert."""
         return self._flow_vla.blocks
@@ -93,6 +98,22 @@ class FlowVLAPolicy(ABC):
         log_probs = self._log_probs(chain, velocities, temperature)
         actions = self._flow_vla.statistics.actions(chain[:, : self.config.chunk_size, -1])
         return Decision(chain.flatten(1).cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
+
+    def follow(self, seen: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
+        """Return the actions that the ordinary differential equation leads to from noise; nothing is drawn.
+
+        Args:
+            seen: n observations, with ``instruction_ids``, on the model's device.
+            noise: Noise of the planned actions, float32 ``[n, H, Amax]``.
+
+        Returns:
+            Actions to execute, float32 ``[n, C, A]``.
+        """
+        context, points = self._flow_vla.read(*self._inputs(seen)), noise
+        for time in self.flow.times:
+            velocities = self._flow_vla.model.velocity(context, points, points.new_full(points.shape[:1], time))
+            points = self.flow.deterministic(points, velocities)
+        return self._flow_vla.statistics.actions(points[:, : self.config.chunk_size])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's steps, float32 ``[N, T, L]``; zero outside its mask."""

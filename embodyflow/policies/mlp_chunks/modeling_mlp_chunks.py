@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
-from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPCritics, MLPSquashed, squash
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import CriticSizes, MLPCritics, MLPSquashed, squash
 
 LARGEST_FEATURE = 5.0
 """Bound of a standardised feature: one that hardly varied in the demonstrations must not explode when it varies."""
@@ -63,7 +63,7 @@ class MLPChunks(MLPSquashed):
 class ChunkCritics(MLPCritics):
     """K networks that map states and chunks of actions to values."""
 
-    def __init__(self, config: MLPChunksConfig) -> None:
+    def __init__(self, config: CriticSizes) -> None:
         super().__init__(config)
         self.standardize = Standardization(config.state_dim)
 

@@ -8,23 +8,21 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 
-from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.process.file_modes import follow_umask
-from embodyflow.training.off_policy.trainer import OffPolicyTrainer
-from embodyflow.training.replay.episode_transitions import of_demonstrations, of_episodes
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape
+from embodyflow.training.off_policy.decision_trainer import DecisionTrainer
+from embodyflow.training.replay.episode_transitions import of_demonstrations
+from embodyflow.training.replay.replay_buffer import ReplayBuffer
 
 PREFIX = "demonstrations."
 """Prefix of the demonstrations' columns in a file of warm-started weights."""
 
 
-class EpisodeOffPolicyTrainer(OffPolicyTrainer):
-    """The only rank of the trainer group of off-policy training on episodes.
+class EpisodeOffPolicyTrainer(DecisionTrainer):
+    """The only rank of the trainer group of off-policy training on episodes and demonstrations.
 
-    A transition is a decision: a chunk of actions. The demonstrations of the warm start lie in the run's folder
-    ``demonstrations``, beside ``replay``, and in the file of warm-started weights, by which another run with the same
-    warm start gets them.
+    The demonstrations of the warm start lie in the run's folder ``demonstrations``, beside ``replay``, and in the file
+    of warm-started weights, by which another run with the same warm start gets them.
 
     Args:
         config: Run configuration.
@@ -32,12 +30,9 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
         world_size: 1.
     """
 
-    config: EmbodiedConfig
-
     def _build_models(self) -> None:
         super()._build_models()
         self._demonstrated_columns: dict[str, np.ndarray] = {}
-        self._stored_iteration: int | None = None  # unknown after a load
 
     def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
         """Fine-tune on demonstrations and keep them; see :meth:`FSDPTrainer.fit`."""
@@ -67,32 +62,6 @@ class EpisodeOffPolicyTrainer(OffPolicyTrainer):
         """Make the models that :meth:`load` restored the start of RL, and keep the demonstrations."""
         self._demonstrated_columns = self._open_demonstrations().columns()
         super().begin_with_models()
-
-    def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
-        """Append the decisions of an iteration's episodes to the replay buffer.
-
-        Args:
-            batch: All rows of the iteration.
-            iteration: Index of the iteration, from 1.
-
-        Raises:
-            RuntimeError: The buffer has the iteration's decisions already.
-        """
-        if iteration == self._stored_iteration:
-            raise RuntimeError(f"iteration {iteration}: the replay buffer has its decisions already")
-        self._stored_iteration = iteration
-        return self._append(of_episodes(batch[batch["uid"].argsort()]))
-
-    def load(self, folder: str) -> None:
-        """Restore models and optimizers; the replay buffer is opened at this commit when it is first used."""
-        super().load(folder)
-        self._stored_iteration = None
-
-    @property
-    def _shape(self) -> Shape:
-        size, *_ = self.config.policy.observation_shapes["state"]
-        assert size is not None
-        return Shape(1, size, self.config.policy.decision_dim)
 
     @property
     def _demonstrations_folder(self) -> Path:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets
-from embodyflow.config.robots.off_policy import SoftActorCriticConfig
+from embodyflow.config.robots.off_policy import MaximumEntropyConfig, SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
 from embodyflow.training.off_policy.temperature import Temperature
@@ -13,7 +13,7 @@ from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
 
-class SoftActorCritic(CriticsWithTargets[OffPolicy]):
+class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
     """Policy, critics, target critics and temperature with their optimizers.
 
     Args:
@@ -24,7 +24,7 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
 
     def __init__(self, policy: OffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
         super().__init__(policy, critics, config)
-        assert isinstance(config.off_policy, SoftActorCriticConfig)
+        assert isinstance(config.off_policy, MaximumEntropyConfig)
         self._settings = config.off_policy
         self._pool, temperature = POOLS[self._settings.policy_value], self._settings.temperature
         self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
@@ -88,10 +88,36 @@ class SoftActorCritic(CriticsWithTargets[OffPolicy]):
     def _step_policy(
         self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
     ) -> Metrics:
-        values = self._pool(self._values_for_policy(batch.state, actions))
-        loss = actor_loss(log_probs, values, temperature)
-        if self._settings.imitation_coef and batch.num_demonstrated:
-            state, demonstrated = (each[-batch.num_demonstrated :] for each in (batch.state, batch.action))
-            loss = loss - self._settings.imitation_coef * self._policy.log_density(state, demonstrated).mean()
+        loss = self._policy_loss(batch, actions, log_probs, temperature)
         norm = self._step("policy", loss)
         return {"policy/loss": loss.detach(), "train/grad_norm": norm}
+
+    def _policy_loss(
+        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the loss of the policy, a scalar; gradients pass to the actions and to their log-densities."""
+        return actor_loss(log_probs, self._pool(self._values_for_policy(batch.state, actions)), temperature)
+
+
+class SoftActorCritic(MaximumEntropyLearner):
+    """Soft actor-critic that may imitate the demonstrated transitions of a batch besides.
+
+    Args:
+        policy: Policy in training.
+        critics: Its critics; a copy of them becomes the target.
+        config: Run configuration.
+    """
+
+    def __init__(self, policy: OffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
+        super().__init__(policy, critics, config)
+        assert isinstance(config.off_policy, SoftActorCriticConfig)
+        self._imitation_coef = config.off_policy.imitation_coef
+
+    def _policy_loss(
+        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
+    ) -> torch.Tensor:
+        loss = super()._policy_loss(batch, actions, log_probs, temperature)
+        if self._imitation_coef and batch.num_demonstrated:
+            state, demonstrated = (each[-batch.num_demonstrated :] for each in (batch.state, batch.action))
+            loss = loss - self._imitation_coef * self._policy.log_density(state, demonstrated).mean()
+        return loss

@@ -139,7 +139,7 @@ class OffPolicyTrainer(FSDPTrainer):
         sample: Callable[[np.random.Generator, int, int, float], Transitions],
     ) -> dict[str, Metric]:
         """Take the updates with these indices on batches that ``sample`` draws."""
-        size, steps, gamma = self._settings.batch_size, self._settings.num_return_steps, self.config.algorithm.gamma
+        size, steps, gamma = self._settings.batch_size, self._settings.num_return_steps, self._discount
         rate = self._rate(iteration)
         self._learner.set_rate(rate)
         totals: dict[str, list[torch.Tensor]] = defaultdict(list)
@@ -188,6 +188,11 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def _state_dict(self) -> dict[str, Any]:
         return self._learner.state_dict()
+
+    @property
+    def _discount(self) -> float:
+        """Discount of one transition."""
+        return self.config.algorithm.gamma
 
     @property
     def _shape(self) -> Shape:

@@ -23,7 +23,11 @@ NO_STATES = "is for embodied jobs; it compares the states of episodes, and a res
 NO_CLASSIFIER = "is for embodied jobs; it classifies the states of episodes, and a response has none; allowed with job="
 NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
 NO_ACTIONS = "is for jobs with continuous actions; a response has none; allowed with job="
-MANY_TASKS = "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are "
+NO_NOISE = "is for embodied jobs; it steers a policy that denoises; allowed with job="
+MANY_TASKS = {
+    "rlpd": "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are ",
+    "dsrl": "env.tasks: policy.name=steered_smolvla reads no instruction, so it learns one task; there are ",
+}
 NO_EXPERT = "is for embodied jobs; its expert is the environment's; allowed with job="
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
@@ -37,9 +41,10 @@ REFUSED = {
         (experiment, name): NO_GROUPS
         for experiment in CONTROL
         for name in algorithms()
-        if name not in (*FOR_CONTROL, "dagger")
+        if name not in (*FOR_CONTROL, "dagger", "dsrl")
     },
     **{(experiment, "dagger"): NO_EXPERT for experiment in (*CONTROL, *LANGUAGE)},
+    **{(experiment, "dsrl"): NO_NOISE for experiment in (*CONTROL, *LANGUAGE)},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
     **{(experiment, "success_classifier"): NO_CLASSIFIER for experiment in LANGUAGE},
     **{
@@ -50,9 +55,10 @@ REFUSED = {
     },
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
     **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
-    **{(experiment, "rlpd"): MANY_TASKS for experiment in ("mt10", "libero")},
+    **{(experiment, name): reason for experiment in ("mt10", "libero") for name, reason in MANY_TASKS.items()},
     ("libero_openvla", "dagger"): "begins with the demonstrations of a warm start",
     ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
+    ("libero_openvla", "dsrl"): "its actor reads the state alone, and the experiment's state shows no objects",
 }
 ONE_ADVANTAGE = {
     **{name: f"algorithm: per_agent=true: loss={name} needs one advantage per row" for name in ("gmpo", "gspo")},
@@ -99,7 +105,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
     if algorithm in ("rlpd", "iql") and experiment in CONTROL:
         (tmp_path / "replay.json").write_text("{}")
         words.append(f"off_policy.demonstrations={tmp_path}")
-    elif algorithm == "rlpd" and experiment not in LANGUAGE:
+    elif algorithm in ("rlpd", "dsrl") and experiment not in LANGUAGE:
         words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
@@ -113,11 +119,11 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 
 def test_there_are_few_refusals() -> None:
-    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger among them
+    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger and dsrl among them
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
-    several_tasks = 3  # with rlpd
+    several_tasks = 2 * 3  # with rlpd and dsrl
     assert len(REFUSED) == (
-        control + others + 1 + 4 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks
+        control + others + 1 + 5 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks
     )
 
 

@@ -224,11 +224,13 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must list the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
+        "steered_pi0 with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
-        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks with job=embodied",
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
+        "steered_pi0 with job=embodied",
     ),
     "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",

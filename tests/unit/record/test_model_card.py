@@ -9,6 +9,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 from model_hub import model_hub
+from picture_room import WORDS as ROOM
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
@@ -76,12 +77,16 @@ def test_a_control_job_states_its_return_or_that_it_was_not_evaluated() -> None:
     assert card.data.eval_results is None and "was not evaluated" in card.text and "-4.5 in the last" in card.text
 
 
-@pytest.mark.parametrize("experiment", ["tiny", "reacher"])
-def test_the_cards_code_loads_the_policy(experiment: str, config: RunConfig, tmp_path: Path) -> None:
-    if experiment == "reacher":
-        sizes = ["policy.state_dim=10", "policy.action_dim=2", "policy.hidden_size=8"]
-        config = compose_config(["experiment=reacher", "run_id=reacher", *sizes])
+REACHER = ("experiment=reacher", "policy.state_dim=10", "policy.action_dim=2", "policy.hidden_size=8")
+STEERED = (*(word for word in ROOM if not word.startswith("policy=")), "algorithm=dsrl", "policy.hidden_size=8")
+
+
+@pytest.mark.parametrize("words", [(), REACHER, STEERED], ids=["tiny", "reacher", "steered"])
+def test_the_cards_code_loads_the_policy(words: tuple[str, ...], config: RunConfig, tmp_path: Path) -> None:
+    if words:
+        config = compose_config([*words, "run_id=exported"])
     weights = exported(config, tmp_path)
+    assert "policy.path=" not in (tmp_path / "README.md").read_text(), "it loads no such checkpoint"
     names: dict[str, object] = {}
     exec(code_in(ModelCard.load(tmp_path / "README.md"), tmp_path), names)
     loaded = names["policy"].model if "policy" in names else names["model"]
