@@ -9,7 +9,8 @@ response (language) or a piece of an episode (control). Every row has::
     seed            int64 [N]   seed of the row's draws
 
 An embodied row adds columns with T decisions (policy calls), each a chunk of C actions with A dimensions, and
-L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have L = C·K. ::
+L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have L = C·K. The policy ``diffusion``, which
+denoises C actions and trains the last K' of K steps, has L = C·K'. ::
 
     state            float32 [N, T, S]      observation before each decision
     image            uint8   [N, T, H, W, 3]  the same, one column per camera under the camera's name
@@ -18,10 +19,11 @@ L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have
     instruction_ids  int64   [N, I]         tokens of the instruction; 0 is padding
     action_tokens    int64   [N, T, L]      sampled bins in the order (chunk step, dimension), including those of
                                             actions not executed; of SmolVLA and π0 the paths from noise to
-                                            action, float32 [N, T, H·(K + 1)·Amax]
+                                            action, float32 [N, T, H·(K + 1)·Amax], and of ``diffusion`` the same,
+                                            float32 [N, T, C·(K + 1)·A]
     actions          float32 [N, T, C, A]   executed actions; zero after the end
-    log_probs        float32 [N, T, L]      log-probs of the tokens when sampled; of SmolVLA and π0 those of each
-                                            denoising step
+    log_probs        float32 [N, T, L]      log-probs of the tokens when sampled; of policies that denoise those of
+                                            each denoising step of each action, of ``diffusion`` of each trained one
     loss_mask        bool    [N, T, L]      tokens whose action was executed
     env_task_id      int64   [N]            index of the instruction in ``env.tasks``
     goal             int64   [N]            index of the initial state in its split
@@ -132,10 +134,10 @@ Worked example: ``max_steps=80``, chunks of 5, 4 dimensions: T=16, L=20. An epis
 ``num_steps=12``, and ``loss_mask`` is true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
 
 ``max_steps`` need not be a multiple of C: T = ⌈max_steps / C⌉, and the time limit cuts the last chunk as success does.
-With ``max_steps=12`` the episode above has the same mask, and T=3. SmolVLA and π0 denoise the actions of a chunk
-together, each conditioned on all actions of the step before. The log-prob of a denoising step is a sum over actions,
-because their noise is independent, and the mask keeps the terms of executed actions. Rollout and trainer compute these
-terms from the whole recorded path, so ``action_tokens`` also holds actions that were not executed.
+With ``max_steps=12`` the episode above has the same mask, and T=3. Policies that denoise do so for all actions of a
+chunk together, each conditioned on all actions of the step before. The log-prob of a denoising step is a sum over
+actions, because their noise is independent, and the mask keeps the terms of executed actions. Rollout and trainer
+compute these terms from the whole recorded path, so ``action_tokens`` also holds actions that were not executed.
 """
 
 from collections.abc import Mapping

@@ -44,13 +44,13 @@ class FlowSDE:
             velocities: Velocities at the starts, of that shape.
             steps: Slice of the K steps that they are.
         """
-        times = _column(self.times[steps], points)
-        pull = _column([variance / 2.0 for variance in self._variances[steps]], points) / times
+        times = as_column(self.times[steps], points)
+        pull = as_column([variance / 2.0 for variance in self._variances[steps]], points) / times
         return self.deterministic(points, velocities) - pull * (points + (1.0 - times) * velocities)
 
     def deviations(self, steps: slice, like: Tensor, temperature: float) -> Tensor:
         """Return the standard deviations of the Gaussian steps, ``[k, 1]``; each density is raised to 1/temperature."""
-        return _column([math.sqrt(variance * temperature) for variance in self._variances[steps]], like)
+        return as_column([math.sqrt(variance * temperature) for variance in self._variances[steps]], like)
 
     def log_probs(self, chain: Tensor, velocities: Tensor, temperature: float) -> Tensor:
         """Return the log-density of every dimension of every step, float32 ``[..., K, A]``.
@@ -61,14 +61,23 @@ class FlowSDE:
             temperature: Temperature of the densities, see :meth:`deviations`.
         """
         every = slice(None)
-        deviations = self.deviations(every, chain, temperature)
-        normals = (chain[..., 1:, :] - self.means(chain[..., :-1, :], velocities, every)) / deviations
-        return -0.5 * normals.square() - deviations.log() - 0.5 * math.log(2 * math.pi)
+        means = self.means(chain[..., :-1, :], velocities, every)
+        return gaussian_log_density(chain[..., 1:, :], means, self.deviations(every, chain, temperature))
 
     def entropy(self, like: Tensor, temperature: float) -> Tensor:
         """Return the differential entropy of one dimension of each step, ``[K]``, in nats."""
-        deviations = self.deviations(slice(None), like, temperature)
-        return (deviations.log() + 0.5 * math.log(2 * math.pi * math.e)).squeeze(-1)
+        return gaussian_entropy(self.deviations(slice(None), like, temperature)).squeeze(-1)
+
+
+def gaussian_log_density(points: Tensor, means: Tensor, deviations: Tensor) -> Tensor:
+    """Return the log-density of each number under its own Gaussian, of the shape of ``points``."""
+    normals = (points - means) / deviations
+    return -0.5 * normals.square() - deviations.log() - 0.5 * math.log(2 * math.pi)
+
+
+def gaussian_entropy(deviations: Tensor) -> Tensor:
+    """Return the differential entropies of Gaussians in nats, of the shape of ``deviations``."""
+    return deviations.log() + 0.5 * math.log(2 * math.pi * math.e)
 
 
 def standard_normals(uniforms: Tensor) -> Tensor:
@@ -76,5 +85,6 @@ def standard_normals(uniforms: Tensor) -> Tensor:
     return torch.special.ndtri(uniforms.double().clamp(1e-12, 1 - 1e-12)).float()
 
 
-def _column(numbers: list[float], like: Tensor) -> Tensor:
+def as_column(numbers: list[float], like: Tensor) -> Tensor:
+    """Return k numbers as a tensor ``[k, 1]`` of the dtype and device of ``like``."""
     return torch.tensor(numbers, dtype=like.dtype, device=like.device)[:, None]

@@ -31,6 +31,11 @@ class PolicyConfig(BaseModel):
 
     name: str
 
+    @property
+    def advantage_weights(self) -> tuple[float, ...] | None:
+        """Factors of the advantage by token of a decision, L of them; ``None`` if its tokens share the advantage."""
+        return None
+
 
 class ActingPolicyConfig(PolicyConfig):
     """Base of the configurations of policies that act in environments.

@@ -65,6 +65,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "mlp_chunks": _shipped("mlp_chunks", "MLPChunks"),
         "steered_smolvla": _steered("SteeredSmolVLA"),
         "steered_pi0": _steered("SteeredPI0"),
+        "diffusion": _shipped("diffusion", "Diffusion", has_check=False),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
     }
 )

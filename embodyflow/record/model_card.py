@@ -43,6 +43,7 @@ LOADING: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "mlp_gaussian": ("embodyflow", _GENERIC),
         "mlp_categorical": ("embodyflow", _GENERIC),
+        "diffusion": ("embodyflow", _GENERIC),
         "smolvla": ("lerobot", _FLOW_VLA.format(name="smolvla", title="SmolVLA")),
         "pi0": ("lerobot", _FLOW_VLA.format(name="pi0", title="PI0")),
         "steered_smolvla": ("embodyflow", _GENERIC),

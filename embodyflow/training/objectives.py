@@ -53,11 +53,12 @@ class PolicyObjective:
         self.kl_coef = config.algorithm.kl.coef
 
     def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights``, and the other columns of the mini-batch that the loss uses; whiten advantages.
+        """Add ``token_weights``, and the other columns of the mini-batch that the loss uses; weight advantages.
 
         The weights are those of a mean over a full batch in which dropped rows count as zero. A mean over the remaining
         rows alone would take the largest steps where there is least to learn from: if a filter drops nearly all groups,
-        a few episodes would move the policy as far as a full batch.
+        a few episodes would move the policy as far as a full batch. ``algorithm.whiten=minibatch`` whitens the
+        advantages, and the policy's ``advantage_weights`` multiply them.
         """
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
@@ -66,6 +67,8 @@ class PolicyObjective:
         if algorithm.whiten == "minibatch":
             advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
             rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])
+        if (by_token := self._config.policy.advantage_weights) is not None:
+            rows["advantages"] = rows["advantages"] * rows["advantages"].new_tensor(by_token)
         old_log_probs, advantages = rows["old_log_probs"].flatten(1), rows["advantages"].flatten(1)
         selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
         if selected is not None:

@@ -83,6 +83,10 @@ _load_flow_vla = partial(_load_checkpoint, normalization="checkpoint")
 _NORMALISED = {"normalize_observations": True, "normalize_returns": True}
 _EXPERT = {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}
 _STEERED = SIZES | MEANS | {"tokenizer": TOKENIZER, "hidden_size": 16, "num_critics": 3}
+_DENOISED = {
+    **{"state_dim": 3, "action_dim": 2, "chunk_size": 3, "hidden_size": 16, "num_layers": 1},
+    **{"num_noise_levels": 12, "num_steps": 4, "min_noise": 0.2, "min_log_prob_noise": 0.2},
+}
 _TWO_CAMERAS = {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "wrist_image")}
 
 MODELS = {
@@ -117,6 +121,8 @@ MODELS = {
     "π0 that is steered": _plain(
         "steered_pi0", _load_weights, scratch=pi0_models.SCRATCH.model_dump(), share_noise=False, **_STEERED
     ),
+    "Diffusion": _plain("diffusion", _load_weights, **_DENOISED, num_trained_steps=2),
+    "Diffusion whose steps are all trained": _plain("diffusion", _load_weights, **_DENOISED, num_trained_steps=4),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }
 """Each policy by a name for people."""

@@ -63,16 +63,21 @@ def assert_evaluate_agrees_with_act(policy: Any, observation: Mapping[str, Array
 
 
 def assert_blank_rows_take_part(policy: Any, observation: Mapping[str, Array], num_rows: int) -> None:
-    """Evaluate rows without a decision, or no rows: results and gradients are zero, and every weight has a gradient.
+    """Evaluate rows without a decision, or no rows: results and gradients are zero, for all weights that RL trains.
 
-    A sharded model's passes are collectives, so a rank without decisions must run them too.
+    A sharded model's passes are collectives, so a rank without decisions must run those of a rank that has some.
     """
-    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
+    rows = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
+    policy.evaluate(rows, 1.0)[0].sum().backward()
+    trained = {name for name, value in policy.model.named_parameters() if value.grad is not None}
+    policy.model.zero_grad()
+    batch = rows[:num_rows]
     batch["loss_mask"].zero_()
     log_probs, entropy = policy.evaluate(batch, 1.0)
     assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
     log_probs.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+    gradients = {name: value.grad for name, value in policy.model.named_parameters() if value.grad is not None}
+    assert trained and gradients.keys() == trained and not any(each.any() for each in gradients.values())
 
 
 class Room(gym.Env):

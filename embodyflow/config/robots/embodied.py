@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.config.base import Config, Fraction, PositiveInt
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.robots.dagger import DaggerConfig, check_dagger
@@ -236,6 +237,16 @@ class EmbodiedConfig(GroupedConfig):
         for key, known in (("columns", ["actions", *self.policy.observation_keys]), ("tasks", self.env.tasks)):
             if unknown := sorted(set(getattr(dataset, key)) - set(known)):
                 raise ValueError(f"warm_start.dataset.{key}: {unknown[0]!r} is unknown; allowed are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_advantages(self) -> "EmbodiedConfig":
+        loss = self.algorithm.loss
+        if self.policy.advantage_weights is not None and LOSSES.resolve(loss).per_row:
+            raise ValueError(
+                f"algorithm.loss={loss}: needs one advantage per row, and policy.name={self.policy.name} discounts it "
+                "between denoising steps; allowed is policy.denoising_discount=1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -32,6 +32,7 @@ ROBOTS = {
     "openvla, token by token": ("policy.decoding=autoregressive",),
     "smolvla": ("policy=tiny_smolvla", *FLOW),
     "pi0": ("policy=tiny_pi0", *FLOW),
+    "diffusion": ("policy=diffusion", "policy.chunk_size=4", "policy.hidden_size=32"),
     "smolvla, LoRA": ("policy=tiny_smolvla", *FLOW, "trainer.lora.rank=2", "trainer.activation_checkpointing=true"),
 }
 EVERYTHING = (

@@ -225,12 +225,12 @@ MISTAKES = {
     "a control policy for episodes": (
         "policy=mlp_gaussian",
         "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
-        "steered_pi0 with job=embodied",
+        "steered_pi0, diffusion with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
         "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
-        "steered_pi0 with job=embodied",
+        "steered_pi0, diffusion with job=embodied",
     ),
     "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",
@@ -296,6 +296,31 @@ MISTAKES = {
     "π0 with an odd head size": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",
         "policy.scratch.head_dim: must be even, is 15",
+    ),
+    "more trained steps than steps": (
+        "policy=diffusion policy.num_trained_steps=11",
+        "policy: num_trained_steps=11: must be at most num_steps=10",
+    ),
+    "more denoising steps than noise levels": (
+        "policy=diffusion policy.num_steps=200",
+        "policy: num_steps=200: must be at most num_noise_levels=100",
+    ),
+    "less noise in log-probs than in samples": (
+        "policy=diffusion policy.min_noise=0.3",
+        "policy: min_log_prob_noise=0.2: must be at least min_noise=0.3",
+    ),
+    "denoising without noise": ("policy=diffusion policy.min_noise=0", "policy.min_noise=0: input should be greater"),
+    "a denoiser of an odd width": (
+        "policy=diffusion policy.hidden_size=100",
+        "policy.hidden_size=100: input should be a multiple of 16",
+    ),
+    "discounted denoising steps with one ratio per row": (
+        "policy=diffusion algorithm=gspo",
+        "algorithm.loss=gspo: needs one advantage per row, and policy.name=diffusion discounts it between denoising",
+    ),
+    "several tasks without instructions": (
+        "experiment=mt10 policy=diffusion",
+        "env.tasks: policy.name=diffusion reads no instruction, so it learns one task; there are 10",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "no loss": ("algorithm.loss=null", "algorithm.loss: unknown loss None; allowed are ppo, gspo, gmpo, "),

@@ -473,15 +473,16 @@ class Seen(Line):
         return {**super().observe(), "image": np.full((8, 8, 3), 5 * self.steps, np.uint8)}
 
 
-@pytest.mark.parametrize("policy", ["tiny_smolvla", "tiny_pi0"])
+@pytest.mark.parametrize("policy", ["tiny_smolvla", "tiny_pi0", "diffusion"])
 def test_rollout_and_trainer_agree_on_a_chunk_that_is_cut_while_denoised(
     config_of: Callable[..., RunConfig], policy: str
 ) -> None:
-    config = config_of(Seen, f"policy={policy}", *WITHOUT_SIZES, "env.max_steps=11", "warm_start=null")
+    words = (f"policy={policy}", *WITHOUT_SIZES, "policy.chunk_size=8", "env.max_steps=11", "warm_start=null")
+    config = config_of(Seen, *words)
     rollout = new_rollout(config)
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
-    num_steps = config.policy.num_steps
+    num_steps = config.policy.num_action_tokens // 8  # log-probs of an action
     mask = rows["loss_mask"].reshape(len(rows["uid"]), -1)
     assert rows["loss_mask"].shape[1:] == (2, 8 * num_steps) and rows["truncated"].all()
     assert mask[:, : 11 * num_steps].all() and not mask[:, 11 * num_steps :].any()

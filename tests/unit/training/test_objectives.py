@@ -84,6 +84,17 @@ def test_tokens_of_the_highest_entropy_are_those_of_the_mini_batch_over_all_rank
     assert prepared["high_entropy"].nonzero().tolist() == [[3, column] for column in range(4)]
 
 
+def test_denoising_steps_discount_the_advantage_of_their_decision(tiny_config) -> None:
+    words = ("policy=diffusion", "policy.num_trained_steps=2", "policy.denoising_discount=0.5", "policy.chunk_size=5")
+    config = tiny_config(*words)
+    mask = torch.ones(2, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
+    columns = {"old_log_probs": torch.zeros(mask.shape), "advantages": torch.full(mask.shape, 3.0), "loss_mask": mask}
+    rows = TensorDict({**columns, "seed": torch.arange(2)}, batch_size=[2])
+    advantages = PolicyObjective(None, config).prepare(rows, 2, one_rank)["advantages"].unflatten(-1, (5, 2))
+    assert torch.equal(advantages[..., 0].unique(), torch.tensor([1.5])), "the noisier step"
+    assert torch.equal(advantages[..., 1].unique(), torch.tensor([3.0])), "the last step"
+
+
 def test_a_stale_token_with_an_interpolated_proximal_policy(tiny_config) -> None:
     """Two tokens with the ratio e^0.2: one by the trainer's version, of weight 1, one two versions older, of e^0.4."""
     names = ("algorithm.old_log_probs=interpolated", "algorithm.clip_high=0.5", "algorithm.kl.coef=0")
