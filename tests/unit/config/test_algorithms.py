@@ -56,6 +56,7 @@ REFUSED = {
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
     **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
     **{(experiment, name): reason for experiment in ("mt10", "libero") for name, reason in MANY_TASKS.items()},
+    **{("push_diffusion", name): "trains another policy than the experiment's" for name in ("rlpd", "dsrl")},
     ("libero_openvla", "dagger"): "begins with the demonstrations of a warm start",
     ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
     ("libero_openvla", "dsrl"): "its actor reads the state alone, and the experiment's state shows no objects",
@@ -121,9 +122,9 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger and dsrl among them
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
-    several_tasks = 2 * 3  # with rlpd and dsrl
+    several_tasks, another_policy = 2 * 3, 2  # with rlpd and dsrl
     assert len(REFUSED) == (
-        control + others + 1 + 5 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks
+        control + others + 1 + 5 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks + another_policy
     )
 
 
