@@ -93,6 +93,7 @@ def learning() -> str:
     for experiment, name, task, demonstrations in (
         ("embodied", "learning", "reach-v3, the default", "6"),
         ("push", "learning_push", "push-v3", "4"),
+        ("push_diffusion", "learning_push_diffusion", "push-v3, a diffusion policy by DPPO", "2"),
         ("drawer_open", "learning_drawer_open", "drawer-open-v3", "1"),
         ("pick_place", "learning_pick_place", "pick-place-v3", "4"),
         ("mt10", "learning_mt10", "MT10's ten tasks, one policy", "2 of each"),
@@ -249,6 +250,22 @@ def dagger() -> str:
         ours = each["dagger"]
         rows.append((str(each["seed"]), *cloned, f"**{ours['success']:.2f}**", f"{ours['labels']:,}"))
     head = ("Seed", *(f"Cloning {number}" for number in (4, 8, 16, 40)), "DAgger from 4", "Its labels")
+    return table(head, rows)
+
+
+def dsrl() -> str:
+    """Return success on unseen goals of a frozen policy, and of the one that steers it."""
+    rows = [
+        (
+            str(run["seed"]),
+            *(f"{value:.2f}" for value in (run["frozen_success"], run["points"][0]["success"])),
+            f"**{run['points'][-1]['success']:.2f}**",
+            f"{run['episodes']:,}",
+            f"{run['steps']:,}",
+        )
+        for run in _read("dsrl_push")["runs"]
+    ]
+    head = ("Seed", "Frozen, from standard normals", "Frozen, from zeros", "Steered", "Episodes", "Steps")
     return table(head, rows)
 
 
@@ -609,7 +626,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, gpu, gpu_jobs, staleness, streaming, control),
-        *(normalised_control, soft_actor_critic, offline, dagger, replay, vector_env, batched_env),
+        *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )

@@ -93,14 +93,13 @@ class ControlConfig(RunConfig):
             raise ValueError(f"algorithm.kl.coef must be 0 with job={self.kind}, which has no reference policy")
         return self
 
-    @model_validator(mode="after")
-    def _require_synchronous_rollouts(self) -> "ControlConfig":
+    def check_stale_rows(self) -> None:
+        """Refuse stale rows: each iteration continues the episodes of the previous one."""
         if self.rollout.max_staleness:
             raise ValueError(
                 f"rollout.max_staleness={self.rollout.max_staleness}: allowed is 0 with job={self.kind}, where each "
                 "iteration continues the episodes of the previous one"
             )
-        return self
 
     @model_validator(mode="after")
     def _check_off_policy(self) -> "ControlConfig":

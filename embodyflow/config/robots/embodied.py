@@ -262,10 +262,14 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     def check_stale_rows(self) -> None:
-        """Refuse stale rows, with DAgger in a line that names no key which it does not read."""
+        """Refuse stale rows, with DAgger in a line that names no key which it does not read.
+
+        Off-policy training takes them: it learns from transitions of any policy and compares no log-probs.
+        """
         if self.dagger is not None and self.rollout.max_staleness:
             raise ValueError(f"rollout.max_staleness={self.rollout.max_staleness}: must be 0 with dagger")
-        super().check_stale_rows()
+        if self.off_policy is None:
+            super().check_stale_rows()
 
     @property
     def compares_rows(self) -> bool:

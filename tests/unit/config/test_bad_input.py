@@ -489,7 +489,7 @@ MISTAKES = {
         "rollout.groups_per_call=2: allowed is null with rollout.mode=streaming",
     ),
     "staleness in a control job": (
-        "experiment=reacher algorithm=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
+        "experiment=reacher algorithm=ppo +rollout.max_staleness=1",
         "rollout.max_staleness=1: allowed is 0 with job=control",
     ),
     "newer weights in a synchronous run": (

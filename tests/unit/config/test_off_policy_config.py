@@ -109,6 +109,7 @@ def test_rlpd_starts_from_the_demonstrations_of_an_experiment_or_from_a_folder(t
     assert (push.policy.name, push.flow, push.pipeline.name) == ("mlp_chunks", "sac", "embodied_sac")
     assert push.warm_start.num_demos == 4 and not push.off_policy.entropy_backup
     check_compatibility(push)
+    check_compatibility(compose_config(["experiment=push", "algorithm=rlpd", "rollout.max_staleness=2"]))
     (tmp_path / "replay.json").write_text("{}")
     words = ["experiment=half_cheetah", "algorithm=rlpd", f"off_policy.demonstrations={tmp_path}"]
     cheetah: Any = compose_config(words)
