@@ -23,6 +23,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
@@ -33,6 +34,9 @@ from embodyflow.simulation.mujoco_tasks import Outcome
 
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 """Spaces whose actions are arrays of numbers."""
+
+PASSING_ON = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
+"""Gymnasium's wrappers whose step returns the observation as it is."""
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
@@ -142,6 +146,16 @@ class Buffers:
         return cls(**groups, **arrays)  # type: ignore[arg-type]
 
 
+def _can_defer_images(env: gym.Env[Any, Any]) -> bool:
+    """Return True if the environment draws images on demand, and no wrapper would miss them in a step."""
+    while isinstance(env, gym.Wrapper):
+        if type(env).step is not gym.Wrapper.step and not isinstance(env, PASSING_ON):
+            return False
+        env = env.env
+    space = env.observation_space
+    return hasattr(env, "defer_images") and isinstance(space, gym.spaces.Dict) and len(space) > 1
+
+
 def _aligned(size: int) -> int:
     """Round a size up to a multiple of a cache line, so that arrays do not share lines."""
     return -(-size // 64) * 64
@@ -152,6 +166,7 @@ class EnvGroup:
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[Any, Any]] = {}
+        self._deferring: set[int] = set()  # environments that draw images only when asked
         self._rollout: MujocoRollout | None = None
         self._buffers: Buffers
 
@@ -161,9 +176,10 @@ class EnvGroup:
         for index, env_fn in env_fns.items():
             with raise_env_error(index):
                 self._envs[index] = env_fn()
-        for env in self._envs.values():
-            if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is used
-                env.unwrapped.defer_images = True
+        for index, env in self._envs.items():
+            if _can_defer_images(env):  # only the last observation of a chunk is used
+                env.unwrapped.defer_images = True  # type: ignore[attr-defined]
+                self._deferring.add(index)
         self._rollout = MujocoRollout.for_envs(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
@@ -217,8 +233,8 @@ class EnvGroup:
             num_steps += 1
             if terminated or truncated:
                 break
-        if hasattr(env.unwrapped, "defer_images"):
-            observation = env.unwrapped.observe()  # type: ignore[attr-defined]
+        if index in self._deferring:
+            observation = env.unwrapped.observe() | observation  # type: ignore[attr-defined]
         self._write_observation(index, observation)
         buffers.rewards[index] = rewards
         buffers.terminated[index] = terminated

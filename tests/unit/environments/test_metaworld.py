@@ -10,6 +10,7 @@ from metaworld.policies import ENV_POLICY_MAP
 
 from embodyflow.environments.metaworld import CAMERAS, INSTRUCTIONS, MetaWorldEnv
 from embodyflow.simulation.rendering import rendering_problem
+from embodyflow.simulation.vector_env import VectorEnv
 
 ID = "envs:embodyflow/MetaWorld-v0"
 
@@ -181,3 +182,31 @@ def test_a_deferred_image_is_that_of_an_undeferred_step() -> None:
     np.testing.assert_array_equal(last.observe()["image"], drawn["image"])
     each.close()
     last.close()
+
+
+class Inverted(gym.ObservationWrapper):
+    """Inverts the image."""
+
+    def observation(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return observation | {"image": 255 - observation["image"]}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_chunks_end_with_the_image_of_single_steps(wrapped: bool) -> None:
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+
+    def build() -> gym.Env:
+        env = gym.make(ID, task="push-v3", image_size=32)
+        return Inverted(env) if wrapped else env
+
+    single, actions = build(), np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    single.reset(seed=5, options={"goal": 2})
+    for action in actions:
+        expected = single.step(action)[0]
+    with VectorEnv([build], chunk_size=3) as envs:
+        envs.reset(seeds=[5], options=[{"goal": 2}])
+        found = envs.step(actions[None]).observation
+        np.testing.assert_array_equal(found["image"][0], expected["image"])
+        np.testing.assert_array_equal(found["state"][0], expected["state"])
+    single.close()
