@@ -32,8 +32,9 @@ class FlowSDE:
         self.times = [1.0 - step * self._length for step in range(num_steps)]
         self._variances = [noise_level**2 * self._length * t / max(1.0 - t, self._length) for t in self.times]
 
-    def deterministic(self, points: Tensor, velocities: Tensor) -> Tensor:
-        """Return the ends of the ordinary equation's steps from points ``[..., A]`` with these velocities."""
+    def deterministic(self, points: Tensor, velocities: Tensor, step: int) -> Tensor:
+        """Return the ends of a step of the ordinary equation from points ``[..., A]``; all steps are equally long."""
+        del step
         return points - self._length * velocities
 
     def means(self, points: Tensor, velocities: Tensor, steps: slice) -> Tensor:
@@ -46,7 +47,7 @@ class FlowSDE:
         """
         times = as_column(self.times[steps], points)
         pull = as_column([variance / 2.0 for variance in self._variances[steps]], points) / times
-        return self.deterministic(points, velocities) - pull * (points + (1.0 - times) * velocities)
+        return points - self._length * velocities - pull * (points + (1.0 - times) * velocities)
 
     def deviations(self, steps: slice, like: Tensor, temperature: float) -> Tensor:
         """Return the standard deviations of the Gaussian steps, ``[k, 1]``; each density is raised to 1/temperature."""

@@ -8,6 +8,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import at_decisions, decisions
+from embodyflow.policies.denoising import denoise
 from embodyflow.policies.diffusion.configuration_diffusion import DiffusionConfig
 from embodyflow.policies.diffusion.modeling_diffusion import Diffusion
 from embodyflow.policies.diffusion.steps_diffusion import DenoisingSteps
@@ -123,20 +124,14 @@ class DiffusionPolicy(MLPPolicy):
         self, state: torch.Tensor, normals: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the chains from noise to actions, float32 ``[n, C, K + 1, A]``, and the velocities along them."""
-        num_actions, _, action_dim = self._shape
-        points = [state.new_zeros(len(state), num_actions, action_dim) if normals is None else normals[:, :, 0]]
-        velocities = []
-        for step, level in enumerate(self.steps.levels):
-            here = points[-1]
-            velocities.append(self._diffusion.velocity(state, here, level))
-            if normals is None:
-                points.append(self.steps.deterministic(here, velocities[-1], step))
-                continue
-            one = slice(step, step + 1)
-            mean = self.steps.means(here[:, :, None], velocities[-1][:, :, None], one)
-            noise = self.steps.deviations(one, here, temperature) * normals[:, :, step + 1, None]
-            points.append((mean + noise)[:, :, 0])
-        return torch.stack(points, dim=2), torch.stack(velocities, dim=2)
+        num_actions, num_points, action_dim = self._shape
+        start = state.new_zeros(len(state), num_actions, action_dim) if normals is None else normals[:, :, 0]
+
+        def velocity(points: torch.Tensor, step: int) -> torch.Tensor:
+            return self._diffusion.velocity(state, points, self.steps.levels[step])
+
+        of_steps = None if normals is None else normals[:, :, 1:]
+        return denoise(self.steps, num_points - 1, velocity, start, of_steps, temperature)
 
     def _log_probs(self, chain: torch.Tensor, velocities: torch.Tensor, temperature: float) -> torch.Tensor:
         """Return the log-probs of the trained steps ``[n, L]``, given their points ``[n, C, K' + 1, A]``."""

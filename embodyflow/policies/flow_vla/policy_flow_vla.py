@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import at_decisions, decisions
+from embodyflow.policies.denoising import denoise
 from embodyflow.policies.flow_sde import FlowSDE, standard_normals
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description, Layout, describe
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
@@ -109,11 +110,8 @@ class FlowVLAPolicy(ABC):
         Returns:
             Actions to execute, float32 ``[n, C, A]``.
         """
-        context, points = self._flow_vla.read(*self._inputs(seen)), noise
-        for time in self.flow.times:
-            velocities = self._flow_vla.model.velocity(context, points, points.new_full(points.shape[:1], time))
-            points = self.flow.deterministic(points, velocities)
-        return self._flow_vla.statistics.actions(points[:, : self.config.chunk_size])
+        chain, _ = self._denoise(seen, noise[:, :, None], 1.0)
+        return self._flow_vla.statistics.actions(chain[:, : self.config.chunk_size, -1])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's steps, float32 ``[N, T, L]``; zero outside its mask."""
@@ -193,22 +191,24 @@ class FlowVLAPolicy(ABC):
     def _denoise(
         self, seen: Mapping[str, torch.Tensor], normals: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the chains from noise to actions, float32 ``[n, H, K + 1, Amax]``, and the velocities along them."""
+        """Return the chains from noise to actions, float32 ``[n, H, K + 1, Amax]``, and the velocities along them.
+
+        Args:
+            seen: n observations.
+            normals: Normals of the initial noise and of each step, float32 ``[n, H, K + 1, Amax]``; those of the
+                initial noise alone, ``[n, H, 1, Amax]``, or ``None`` for its mean, take steps without noise.
+            temperature: Temperature of the steps.
+        """
         context = self._flow_vla.read(*self._inputs(seen))
-        size = (len(context.hidden), self.horizon, self._size)
-        points = [context.hidden.new_zeros(size) if normals is None else normals[:, :, 0]]
-        velocities = []
-        for step, time in enumerate(self.flow.times):
-            here = points[-1]
-            velocities.append(self._flow_vla.model.velocity(context, here, here.new_full(size[:1], time)))
-            if normals is None:
-                points.append(self.flow.deterministic(here, velocities[-1]))
-                continue
-            one = slice(step, step + 1)
-            mean = self.flow.means(here[:, :, None], velocities[-1][:, :, None], one)
-            noise = self.flow.deviations(one, here, temperature) * normals[:, :, step + 1, None]
-            points.append((mean + noise)[:, :, 0])
-        return torch.stack(points, dim=2), torch.stack(velocities, dim=2)
+        num_rows = len(context.hidden)
+        if normals is None:
+            normals = context.hidden.new_zeros(num_rows, self.horizon, 1, self._size)
+
+        def velocity(points: torch.Tensor, step: int) -> torch.Tensor:
+            return self._flow_vla.model.velocity(context, points, points.new_full((num_rows,), self.flow.times[step]))
+
+        start, of_steps = normals[:, :, 0], normals[:, :, 1:] if normals.shape[2] > 1 else None
+        return denoise(self.flow, self.flow.num_steps, velocity, start, of_steps, temperature)
 
     def _log_probs(self, chain: torch.Tensor, velocities: torch.Tensor, temperature: float) -> torch.Tensor:
         """Return the log-probs of chains from noise to actions, float32 ``[n, L]``."""

@@ -1,12 +1,12 @@
 """Critics of the policy of chunks, as :class:`~embodyflow.policies.base.ActionCritics`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from embodyflow.policies.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
 from embodyflow.policies.mlp_chunks.modeling_mlp_chunks import ChunkCritics
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import CriticSizes
 
 
 class MLPChunksCritic:
@@ -15,10 +15,15 @@ class MLPChunksCritic:
     Args:
         config: Configuration of the policy, for its sizes.
         device: Device of the model.
+
+    Attributes:
+        networks: Class of the networks.
     """
 
-    def __init__(self, config: MLPChunksConfig, device: str) -> None:
-        self._critics = ChunkCritics(config).to(device)
+    networks: ClassVar[type[ChunkCritics]] = ChunkCritics
+
+    def __init__(self, config: CriticSizes, device: str) -> None:
+        self._critics = self.networks(config).to(device)
         self.model: torch.nn.Module = self._critics
         self.num_members, self._device = config.num_critics, device
 

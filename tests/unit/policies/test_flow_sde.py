@@ -26,7 +26,7 @@ def denoise(flow: FlowSDE, x: torch.Tensor, generator: torch.Generator | None) -
     for step, t in enumerate(flow.times):
         v = velocity(x, t)
         if generator is None:
-            x = flow.deterministic(x, v)
+            x = flow.deterministic(x, v, step)
         else:
             one = slice(step, step + 1)
             noise = torch.randn(x.shape, generator=generator)
