@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from embodyflow.config import RunConfig
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
@@ -12,3 +15,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def rollout(config: RunConfig) -> EmbodiedRollout:
+    """The rollout engine of the module's own configuration."""
+    return EmbodiedRollout(config, 0, 1)

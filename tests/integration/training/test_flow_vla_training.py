@@ -31,11 +31,6 @@ def config(request: pytest.FixtureRequest) -> RunConfig:
     return compose_config(WORDS[request.param])
 
 
-@pytest.fixture(scope="module")
-def rollout(config: RunConfig) -> EmbodiedRollout:
-    return EmbodiedRollout(config, 0, 1)
-
-
 def test_the_trainer_reproduces_the_rollouts_log_probs_and_learns(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
