@@ -45,7 +45,7 @@ QWEN = {
     "head_dim": 128,
     "max_position_embeddings": 4096,
 }
-BFLOAT16 = ("trainer.precision=bfloat16", "trainer.parity_tolerance=1.0")
+BFLOAT16 = ("trainer.precision=bfloat16", "trainer.parity_tolerance=0.2")
 IMAGES = (
     *("experiment=embodied", "+env.kwargs.image_size=224", "env.max_steps=80", "rollout.chunk_correlation=0.5"),
     *("rollout.num_workers=1", "rollout.num_groups=4", "rollout.group_size=8", "rollout.envs_per_worker=32"),
@@ -71,7 +71,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "language": (
         *("experiment=math", *scratch(QWEN), "policy.tokenizer=benchmarks.gpu:build_tokenizer", "warm_start=null"),
         *("rollout.num_workers=1", "rollout.num_groups=16", "rollout.group_size=8", "rollout.max_response_tokens=256"),
-        *("rollout.generation.dtype=bfloat16", "rollout.generation.max_num_seqs=128", "rollout.probe_tolerance=1.0"),
+        *("rollout.generation.dtype=bfloat16", "rollout.generation.max_num_seqs=128", "rollout.probe_tolerance=0.2"),
         *("reward=custom", "reward.function.function=benchmarks.gpu:share_of_low_ids", "filter.drop_uniform=false"),
         *("trainer.learning_rate=1e-6", "trainer.num_minibatches=1", "trainer.micro_batch_tokens=16384"),
         *("evaluation.num_prompts=4", "evaluation.num_samples=1", "evaluation.num_shown=1"),
@@ -234,8 +234,10 @@ def main() -> None:
     peak = peak_rate()
     torch.cuda.empty_cache()
     for part in arguments.parts:
-        figures = generation(arguments.rounds) if part == "generation" else {}
-        figures = figures or job(part, arguments.folder, arguments.minutes, peak)
+        if part == "generation":
+            figures = generation(arguments.rounds)
+        else:
+            figures = job(part, arguments.folder, arguments.minutes, peak)
         parts[part] = {"part": part, "figures": figures}
         device = {"device": torch.cuda.get_device_name(), "peak_operations_per_second": peak}
         write_report(arguments.output, ("torch", "transformers", "ray", "prefect"), [*parts.values()], **device)
