@@ -8,8 +8,9 @@ the method of GRPOTrainer that samples with transformers, calls tools and sample
 
 Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process,
 and they take turns, so other load on the machine affects both. Figures are medians over the rounds, of wall time and
-of the process's CPU time. ``passes`` is the share of our CPU time in the model's passes. The bound is the ratio if
-everything else took no time. ``--quick`` plays only with tools that answer at once, in about a minute.
+of the process's CPU time. ``passes`` is the share of our CPU time in the model's passes, from further rollouts, since
+a clock around each pass takes time too. The bound is the ratio if everything else took no time. ``--quick`` plays only
+with tools that answer at once, in about a minute.
 """
 
 import argparse
@@ -36,6 +37,9 @@ NUM_GROUPS, GROUP_SIZE, MAX_TOKENS = 8, 8, 64
 OURS, TRL = "embodyflow", "trl GRPOTrainer"
 WAITS = {"instant": 0.0, "waiting": 1.0}
 """Factor of the tools' waits in each workload."""
+
+REPEATS = {"instant": 15, "waiting": 1}
+"""Rollouts per round. One with tools that answer at once takes a tenth of a second, which other load distorts."""
 
 RESULTS = Path(__file__).parent / "results" / "agent_against_trl.json"
 
@@ -117,10 +121,10 @@ def train(pipe: Any, steps: int, folder: Path) -> None:
 
 
 class PassClock:
-    """CPU seconds of this process in our model's passes."""
+    """CPU seconds of this process in our model's passes, while :attr:`runs` is true."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds, self.runs = 0.0, False
 
     def watch(self, owner: type, name: str) -> None:
         """Count the calls of a method."""
@@ -128,6 +132,8 @@ class PassClock:
 
         @functools.wraps(method)
         def watched(*arguments: Any) -> Any:
+            if not self.runs:
+                return method(*arguments)
             start = time.process_time()
             try:
                 return method(*arguments)
@@ -142,11 +148,13 @@ PASSES = PassClock()
 
 def build_ours(folder: Path) -> Callable[[int], tuple[int, int]]:
     from embodyflow.generation.conversations.row_passes import RowPasses
+    from embodyflow.process.heap import freeze_objects
     from embodyflow.rollouts.agents.agent_rollout import AgentRollout
 
     config = config_of()
     rollout, trainer = AgentRollout(config, 0, 1), build_trainer(config)
     trainer.load_weights_file(str(folder / "weights"))
+    freeze_objects()  # as a rollout worker does
     rollout.update_weights(trainer.weights() | trainer.probe(), 1)
     PASSES.watch(RowPasses, "hidden")
     PASSES.watch(RowPasses, "logits")
@@ -206,14 +214,14 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
 
 
 def contender(pipe: Any, name: str, folder: Path) -> None:
-    """Answer ``(round, factor)`` with the calls, the sampled tokens and the times of a rollout; end at ``None``."""
+    """Answer ``(round, factor, watched)`` with a :class:`Round`; end at ``None``."""
     import torch
 
     torch.set_num_threads(1)
     play = build_ours(folder) if name == OURS else build_trl(folder)
     pipe.send("ready")
     while (message := pipe.recv()) is not None:
-        number, factor = message
+        number, factor, PASSES.runs = message
         os.environ["WAIT_FACTOR"] = str(factor)
         start, cpu, passes = time.perf_counter(), time.process_time(), PASSES.seconds
         calls, tokens = play(number)
@@ -223,7 +231,7 @@ def contender(pipe: Any, name: str, folder: Path) -> None:
 
 
 class Round(NamedTuple):
-    """One rollout: its calls and sampled tokens, and its wall seconds, CPU seconds and CPU seconds in our passes."""
+    """One rollout: its calls and sampled tokens, its wall and CPU seconds, and CPU seconds in our passes if watched."""
 
     calls: int
     tokens: int
@@ -232,13 +240,15 @@ class Round(NamedTuple):
     passes: float
 
 
-def measure(contenders: dict[str, Process], factor: float, num_rounds: int) -> dict[str, Any]:
-    """Play rollouts in turns; return figures without those of the first round."""
+def measure(contenders: dict[str, Process], factor: float, num_rounds: int) -> tuple[dict[str, Any], float]:
+    """Play rollouts in turns; return figures without those of the first round, and the share of our passes."""
     rounds: dict[str, list[Round]] = {name: [] for name in contenders}
     for number in range(num_rounds + 1):
         for name, process in contenders.items():
-            rounds[name].append(process.ask((number, factor)))
-    return {name: figures(each[1:]) for name, each in rounds.items()}
+            rounds[name].append(process.ask((number, factor, False)))
+    watched: list[Round] = [contenders[OURS].ask((number, factor, True)) for number in range(1, num_rounds + 1)]
+    passes = statistics.median(each.passes / each.cpu for each in watched)
+    return {name: figures(each[1:]) for name, each in rounds.items()}, passes
 
 
 def figures(rounds: list[Round]) -> dict[str, Any]:
@@ -246,7 +256,6 @@ def figures(rounds: list[Round]) -> dict[str, Any]:
     return {
         "episodes_per_second": statistics.median(episodes / each.wall for each in rounds),
         "episodes_per_cpu_second": statistics.median(episodes / each.cpu for each in rounds),
-        "passes": statistics.median(each.passes / each.cpu for each in rounds),
         "tokens_per_second": statistics.median(each.tokens / each.wall for each in rounds),
         "calls_per_episode": statistics.mean(each.calls / episodes for each in rounds),
         "seconds": [round(each.wall, 3) for each in rounds],
@@ -266,19 +275,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         Process(train, arguments.steps, Path(folder)).join()
         contenders = {name: stack.enter_context(Process(contender, name, Path(folder))) for name in (OURS, TRL)}
-        comparisons = [compare(workload, contenders, arguments.rounds) for workload in waits]
+        comparisons = [compare(workload, contenders, arguments.rounds * REPEATS[workload]) for workload in waits]
     write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
 
 
 def compare(workload: str, contenders: dict[str, Process], num_rounds: int) -> dict[str, Any]:
     """Measure one workload, print it and return it for the results file."""
-    rows = measure(contenders, WAITS[workload], num_rounds)
+    rows, passes = measure(contenders, WAITS[workload], num_rounds)
     ours, trl = rows[OURS], rows[TRL]
     ratios = {
         "episodes_ratio": ours["episodes_per_second"] / trl["episodes_per_second"],
         "cpu_ratio": ours["episodes_per_cpu_second"] / trl["episodes_per_cpu_second"],
     }
-    ratios["cpu_ratio_bound"] = ratios["cpu_ratio"] / ours["passes"]
+    ratios["cpu_ratio_bound"] = ratios["cpu_ratio"] / passes
     print(f"\n{workload}\n  {'':18}{'episodes/s':>12}{'per CPU s':>12}{'tokens/s':>10}{'calls':>8}")
     for name, row in rows.items():
         speeds = row["episodes_per_second"], row["episodes_per_cpu_second"], row["tokens_per_second"]
@@ -288,7 +297,7 @@ def compare(workload: str, contenders: dict[str, Process], num_rounds: int) -> d
             OURS, TRL, *ratios.values()
         )
     )
-    return {"workload": workload, "contenders": rows, **ratios}
+    return {"workload": workload, "contenders": rows, "passes": passes, **ratios}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,7 +74,7 @@ class CallJournal:
         self, uid: int, draw: int, call: int, name: str, arguments: Mapping[str, Any], answer: Answer
     ) -> None:
         """Record the answer of a tool."""
-        values = {"name": name, "arguments": arguments, **asdict(answer)}
+        values = {"name": name, "arguments": arguments, **vars(answer)}
         self._append(("tool", uid, draw, call), [name, arguments], values)
 
     def _find(self, key: Key, request: Any) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -68,12 +67,16 @@ class ChatFormat:
         Raises:
             PromptTooLongError: The prompt has more than ``max_prompt_tokens`` tokens.
         """
-        make = partial(encode, self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
-        return self._memory.recall(make, "begin", self._max_prompt_tokens, self._facts(prompt))
+        return self._memory.recall(
+            lambda: encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens),
+            "begin",
+            self._max_prompt_tokens,
+            self._facts(prompt),
+        )
 
     def text(self, prompt: Prompt, messages: Sequence[Message] = ()) -> str:
         """Return the template's text of a prompt and further messages, up to the start of the model's turn."""
-        return self._memory.recall(partial(self._render, prompt, messages), "text", self._facts(prompt), messages)
+        return self._memory.recall(lambda: self._render(prompt, messages), "text", self._facts(prompt), messages)
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a template's text."""
@@ -110,8 +113,9 @@ class ChatFormat:
         return Continuation(whole, () if is_written else end, following[len(end) :], begins_context=False)
 
     def _end(self, prompt: Prompt) -> Tokens:
-        make = partial(end_of_response, self.with_tools(prompt), self._tokenizer)
-        return self._memory.recall(make, "end", self._facts(prompt))
+        return self._memory.recall(
+            lambda: end_of_response(self.with_tools(prompt), self._tokenizer), "end", self._facts(prompt)
+        )
 
     def _facts(self, prompt: Prompt) -> object:
         """Return everything of a prompt that its tokens depend on, as a digest if there is one."""

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from embodyflow.seeding import derive_rng
 
-BLOCK = 1024  # minimum of random numbers to draw at once
+BLOCK = 256
+"""Least random numbers to draw at once. A smaller block takes more calls; the rest of a larger one is often wasted,
+since turns of agents may have less than ten tokens."""
 
 GAMMA = 0x9E3779B97F4A7C15
 """Step of the counter of SplitMix64, 2⁶⁴ divided by the golden ratio."""
@@ -68,13 +70,13 @@ class HostNoise:
         for _ in range(drawn // self._per_block):  # an exponential takes a varying number of bits: no way to jump
             rng.standard_exponential(out=self._blocks[slot])
         if rest := drawn % self._per_block:
-            self._fill(slot)
+            self._fill(np.array([slot]))
             self._used[slot] = rest
 
     def next(self, slots: npt.NDArray[np.int64]) -> Tensor:
         """Return numbers on the CPU."""
-        for slot in slots[self._used[slots] == self._per_block].tolist():
-            self._fill(slot)
+        if len(empty := slots[self._used[slots] == self._per_block]):
+            self._fill(empty)
         numbers = self._blocks[slots, self._used[slots]]
         self._used[slots] += 1
         return torch.from_numpy(numbers)
@@ -84,12 +86,15 @@ class HostNoise:
         self._rngs[target], self._used[target] = self._rngs[source], self._used[source]
         self._blocks[target] = self._blocks[source]
 
-    def _fill(self, slot: int) -> None:
-        rng, block = self._rngs[slot], self._blocks[slot]
-        assert rng is not None
-        rng.standard_exponential(out=block)
-        np.log(np.maximum(block, 1e-300, out=block), out=block)
-        self._used[slot] = 0
+    def _fill(self, slots: npt.NDArray[np.int64]) -> None:
+        """Draw the next block of each slot."""
+        blocks = np.empty((len(slots), *self._blocks.shape[1:]))
+        for slot, block in zip(slots.tolist(), blocks, strict=True):
+            rng = self._rngs[slot]
+            assert rng is not None
+            rng.standard_exponential(out=block)
+        self._blocks[slots] = np.log(np.maximum(blocks, 1e-300, out=blocks), out=blocks)
+        self._used[slots] = 0
 
 
 class CounterNoise:

@@ -42,7 +42,7 @@ class Sampler:
         Args:
             logits: Logits [n, V]; they are not changed.
             noise: Random numbers, float64 [n, V] on the same device, from :class:`~embodyflow.generation.noise.Noise`;
-                ``None`` for greedy decoding.
+                ``None`` for greedy decoding. They are overwritten.
 
         Returns:
             The tokens and their log-probs, [n] each.
@@ -50,7 +50,16 @@ class Sampler:
         no_tokens = torch.empty(0, dtype=torch.long, device=logits.device)  # these processors read no tokens
         scores = self._processors(no_tokens, logits.float())
         # Rounding of the logits changes a draw only if two tokens are almost tied.
-        noisy = scores if noise is None else scores - noise
-        tokens = noisy.argmax(-1, keepdim=True)
-        log_probs = scores.gather(-1, tokens) - scores.logsumexp(-1, keepdim=True)
-        return tokens[:, 0].cpu().numpy(), log_probs[:, 0].cpu().numpy()
+        tokens = scores.argmax(-1) if noise is None else _argmax_of_difference(scores, noise)
+        # The fused kernel takes half the time of a logsumexp, although it writes V numbers per row.
+        log_probs = scores.log_softmax(-1).gather(-1, tokens[:, None])
+        return tokens.cpu().numpy(), log_probs[:, 0].cpu().numpy()
+
+
+def _argmax_of_difference(scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Return the index, int64 [n], of the largest of ``scores - noise`` in each row; the noise is overwritten."""
+    if scores.device.type != "cpu":
+        return torch.sub(scores, noise, out=noise).argmax(-1)
+    # NumPy subtracts mixed precisions and searches in half of PyTorch's time, and in a quarter of it in large rows.
+    difference = noise.numpy()
+    return torch.from_numpy(np.subtract(scores.numpy(), difference, out=difference).argmax(-1))

@@ -90,9 +90,11 @@ def linear_of_any_size(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.T
 
 
 def _is_for_onednn(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    if not IS_FASTER:
+        return False
     # A subclass, such as DTensor, is spread over processes, which oneDNN does not handle.
     is_plain = type(inputs) is torch.Tensor and inputs.dtype == weight.dtype == torch.float32
-    return IS_FASTER and is_plain and inputs.device.type == "cpu"
+    return is_plain and inputs.device.type == "cpu"
 
 
 class _Linear(torch.autograd.Function):

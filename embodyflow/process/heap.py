@@ -28,3 +28,12 @@ def collect_rarely() -> None:
     of 64 conversations with a small model, most of it because they push the model out of the processor's caches.
     """
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+def freeze_objects() -> None:
+    """Leave the objects that live now out of later garbage collections, since most stay as long as the process.
+
+    A full collection would look through some hundred thousand objects of imported libraries.
+    """
+    gc.collect()
+    gc.freeze()

@@ -23,6 +23,7 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
 from embodyflow.nodes.calling import bind
+from embodyflow.process.heap import freeze_objects
 from embodyflow.process.memory import peak_bytes, peak_device_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
@@ -111,6 +112,7 @@ class Worker:
         self._buffer = BufferClient(buffers)
         with span("build the engine", "call"):
             self._engine: Engine = resolve(engine)(config, rank, world_size)
+        freeze_objects()
         self._groups = GroupPlayer(config, self._buffer)
         iterations = config.trainer.profile.iterations if profiles is not None else ()
         self._profiles = Profiles(Path(profiles or ""), iterations, rank, config.cluster.device)

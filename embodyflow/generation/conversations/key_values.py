@@ -9,6 +9,7 @@ Keys are stored with their features before their positions, as their products wi
 features, MKL takes half the time then on an Intel Xeon (family 6, model 207).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,10 +23,11 @@ from embodyflow.policies.causal_lm.windows_causal_lm import Window
 GROWTH = 1.25
 """Factor by which the cache grows at least; if it grew by one block, copying would take more time with each."""
 
-LEAST_EXPONENT = -87.0
-"""Least exponent of a weight. A weight of e⁻⁸⁷ changes no sum with the largest one, which is 1.
+LOG2_E = math.log2(math.e)
+"""Factor of scores whose weights are powers of two.
 
-MKL computes exponentials that round to 0 or to a denormal number one by one, ten times slower than others.
+PyTorch's ``exp2`` gives exactly 0 for minus infinity as fast as any other power. Its ``exp`` calls MKL on an x86 CPU,
+which computes exponentials that round to 0 or to a denormal number one by one, ten times slower than others.
 """
 
 
@@ -79,7 +81,7 @@ class KeyValues:
         values = torch.zeros((1, num_heads, layout.BLOCK, head_dim), dtype=dtype, device=device)
         self._layers = [(keys, values) for _ in windows]
         self._num_blocks = 0
-        self._heads = torch.arange(num_heads, device=device)
+        self._heads = torch.arange(num_heads, device=device) * layout.BLOCK
         self._features = torch.arange(num_heads * head_dim, device=device) * layout.BLOCK
 
     def reserve(self, num_positions: int) -> None:
@@ -115,11 +117,10 @@ class KeyValues:
 
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
-        num_heads, block = len(self._heads), layout.BLOCK
-        cells, offsets = places.cells[:, None], places.offsets[:, None]
-        keys = cells * (len(self._features) * block) + offsets + self._features
-        values = (cells * num_heads + self._heads) * block + offsets
-        targets = _Targets(keys.view(-1), values.view(-1))
+        num_heads, device = len(self._heads), self._heads.device
+        keys = torch.from_numpy(places.cells * (len(self._features) * layout.BLOCK) + places.offsets).to(device)
+        values = torch.from_numpy(places.cells * (num_heads * layout.BLOCK) + places.offsets).to(device)
+        targets = _Targets((keys[:, None] + self._features).view(-1), (values[:, None] + self._heads).view(-1))
         layers = zip(self._layers, self._windows, strict=True)
         return [BlockAttention(*layer, places, targets, window, self.num_slots) for layer, window in layers]
 
@@ -153,20 +154,14 @@ class BlockAttention:
     ) -> None:
         self._keys, self._values, self._places, self._targets = keys, values, places, targets
         self._window, self._num_slots = window, num_slots
-        self._attend_by: dict[Reads, Callable[[Tensor, Part, Hidden], Tensor]] = {
-            "in order": self._in_order,
-            "by table": self._by_table,
-            "copies": self._copies,
-            "one slot": self._one_slot,
-        }
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Store the rows' keys and values, and return what the rows attend to."""
         self._keys.view(-1).scatter_(0, self._targets.keys, keys.reshape(-1))
         self._values.view(-1, values.shape[-1]).index_copy_(0, self._targets.values, values.flatten(0, 1))
-        queries, results = (queries * scale)[None], list[Tensor]()
+        queries, results = (queries * (scale * LOG2_E))[None], list[Tensor]()
         for part, hidden in zip(self._places.parts, self._places.hidden, strict=True):
-            results.append(self._attend_by[part.reads](queries[:, part.first : part.end], part, hidden))
+            results.append(ATTEND_BY[part.reads](self, queries[:, part.first : part.end], part, hidden))
         return results[0] if len(results) == 1 else torch.cat(results)
 
     def _in_order(self, queries: Tensor, part: Part, hidden: Hidden) -> Tensor:
@@ -195,7 +190,7 @@ class BlockAttention:
             _of_slot(each, part.slot, part.num_blocks, self._num_slots) for each in (self._keys, self._values)
         )
         scores = _products(queries.expand(part.num_blocks, *queries.shape[1:]), keys)
-        return _attend(scores, hidden.masks(self._window), lambda each: _products(each, values))
+        return _attend(scores, hidden.bias(self._window), lambda each: _products(each, values))
 
     def _blocks(self, cells: Tensor, part: Part) -> Tensor:
         """Return the first blocks of all slots, [N, S, H, ...]."""
@@ -204,7 +199,16 @@ class BlockAttention:
 
     def _products(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Hidden) -> Tensor:
         scores = torch.matmul(queries, keys)
-        return _attend(scores, hidden.masks(self._window), lambda each: torch.matmul(each, values))
+        return _attend(scores, hidden.bias(self._window), lambda each: torch.matmul(each, values))
+
+
+ATTEND_BY: dict[Reads, Callable[[BlockAttention, Tensor, Part, Hidden], Tensor]] = {
+    "in order": BlockAttention._in_order,
+    "by table": BlockAttention._by_table,
+    "copies": BlockAttention._copies,
+    "one slot": BlockAttention._one_slot,
+}
+"""Methods, not bound ones: an attention that refers to itself keeps its cache until the next garbage collection."""
 
 
 def _of_slot(cells: Tensor, slot: int, num_blocks: int, num_slots: int) -> Tensor:
@@ -212,17 +216,16 @@ def _of_slot(cells: Tensor, slot: int, num_blocks: int, num_slots: int) -> Tenso
     return cells[1 + slot : 1 + num_blocks * num_slots : num_slots]
 
 
-def _attend(scores: Tensor, masks: tuple[Tensor, Tensor], weigh: Callable[[Tensor], Tensor]) -> Tensor:
+def _attend(scores: Tensor, bias: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the attention outputs [n, H, G, D] for scores [N, n, H, G, B] of N blocks.
 
     Args:
-        scores: Scores.
-        masks: Bias of the scores and factor of the weights, from :meth:`Hidden.masks`.
+        scores: Scores times :data:`LOG2_E`.
+        bias: Bias of the scores, from :meth:`Hidden.bias`.
         weigh: Multiplies weights of the scores' shape with the blocks' values, to [N, n, H, G, D].
     """
-    bias, factor = masks
     dtype, scores = scores.dtype, scores.float().add_(bias)
-    weights = scores.sub_(scores.amax((0, -1), keepdim=True)).clamp_(min=LEAST_EXPONENT).exp_().mul_(factor)
+    weights = scores.sub_(scores.amax((0, -1), keepdim=True)).exp2_()
     total, output = _add_up(weights.sum(-1, keepdim=True)), _add_up(weigh(weights.to(dtype)).float())
     return (output / total).to(dtype)
 

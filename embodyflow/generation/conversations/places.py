@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +18,8 @@ A row multiplies with whole blocks, so small ones waste less on short conversati
 features on an AMD EPYC (Zen 4), a rollout of conversations of some 30 tokens takes 0.9 of its time with 64 positions,
 and the products of 1,024 positions take as long.
 """
+
+Indices = npt.NDArray[np.int64]
 
 NO_SLOT = -1
 """Slot of rows that fill up a pass; they are at position 0."""
@@ -58,20 +62,15 @@ class Hidden:
 
     def __init__(self, positions: Tensor, num_blocks: int) -> None:
         self._positions, self._num_blocks = positions[:, None, None, None], num_blocks
-        self._masks: dict[Window, tuple[Tensor, Tensor]] = {}
+        self._biases: dict[Window, Tensor] = {}
 
-    def masks(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Return masks for layers with a window, float32 [N, n, 1, 1, B] each.
-
-        Returns:
-            The bias of the scores, 0 or minus infinity, and the factor of the weights, 1 or 0.
-        """
-        if window not in self._masks:
+    def bias(self, window: Window) -> Tensor:
+        """Return the bias of the scores in layers with a window, 0 or minus infinity, float32 [N, n, 1, 1, B]."""
+        if window not in self._biases:
             every = torch.arange(self._num_blocks * BLOCK, device=self._positions.device).view(-1, 1, 1, 1, BLOCK)
             seen = seen_within(every, self._positions, window)
-            factor = seen.float()
-            self._masks[window] = torch.zeros_like(factor).masked_fill_(~seen, float("-inf")), factor
-        return self._masks[window]
+            self._biases[window] = torch.where(seen, 0.0, float("-inf"))
+        return self._biases[window]
 
 
 class Places:
@@ -85,19 +84,33 @@ class Places:
         positions: Position of each row, int64 [n].
         parts: Parts that cover the rows in order.
         num_slots: Number of slots of the cache, S.
+        device: Device of the cache.
+
+    Attributes:
+        slots: Slots on the device.
+        cells, offsets: Cell of each row and the position within it, int64 [n], on the host.
+        hidden: Positions that the rows of each part do not see.
     """
 
-    def __init__(self, slots: Tensor, positions: Tensor, parts: Sequence[Part], num_slots: int) -> None:
-        self.slots, self.parts = slots, parts
-        self.offsets = positions % BLOCK
-        self.cells = (positions // BLOCK).mul_(num_slots).add_(slots).add_(1)
-        self.hidden = [self._hidden(part, positions, num_slots) for part in parts]
+    def __init__(
+        self, slots: Indices, positions: Indices, parts: Sequence[Part], num_slots: int, device: torch.device
+    ) -> None:
+        self.parts, self.slots = parts, torch.from_numpy(slots).to(device)
+        blocks, self.offsets = np.divmod(positions, BLOCK)
+        self.cells: Indices = blocks * num_slots + slots + 1
+        self.hidden = list[Hidden]()
+        for part in parts:
+            mine = positions[part.first : part.end]
+            if part.reads == "by table":
+                mine = _in_table(mine, slots[part.first : part.end], num_slots)
+            self.hidden.append(Hidden(torch.from_numpy(mine).to(device), part.num_blocks))
 
-    def _hidden(self, part: Part, positions: Tensor, num_slots: int) -> Hidden:
-        mine = positions[part.first : part.end]
-        if part.reads == "by table":  # a slot without a row sees its first position, so that its result is finite
-            mine = positions.new_zeros(num_slots).index_copy_(0, self.slots[part.first : part.end], mine)
-        return Hidden(mine, part.num_blocks)
+
+def _in_table(positions: Indices, slots: Indices, num_slots: int) -> Indices:
+    """Return the positions in a table of all slots; one without a row sees position 0, so that its result is finite."""
+    table = np.zeros(num_slots, np.int64)
+    table[slots] = positions
+    return table
 
 
 def blocks_of(num_positions: int) -> int:

@@ -73,12 +73,11 @@ class RowPasses:
         layout = _layout(chunks, self._widths, num_slots)
         num_positions = int(layout.positions.max()) + 1
         self._key_values.reserve(num_positions)
-        positions = torch.from_numpy(layout.positions).to(self.device)
-        slots = torch.from_numpy(layout.slots).to(self.device)
+        places = Places(layout.slots, layout.positions, layout.parts, num_slots, self.device)
         hidden = self._decoder.hidden(
             torch.from_numpy(layout.tokens).to(self.device),
-            self._rotary.rows(positions, num_positions),
-            self._key_values.attentions(Places(slots, positions, layout.parts, num_slots)),
+            self._rotary.rows(torch.from_numpy(layout.positions).to(self.device), num_positions),
+            self._key_values.attentions(places),
             linear_of_any_size,
         )
         return hidden[torch.from_numpy(layout.rows).to(self.device)]

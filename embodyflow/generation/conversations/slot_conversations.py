@@ -1,7 +1,7 @@
 """Conversations that are sampled side by side, each turn as soon as it is asked for."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -117,16 +117,7 @@ class SlotConversations:
         if not turns:  # all slots belong to paused conversations
             return []
         hidden = self._passes.hidden(chunks)
-        drawing, rows, row = list[Turn](), list[int](), -1
-        for turn, chunk in zip(turns, chunks, strict=True):
-            row += len(chunk.tokens)
-            self._slots.tokens[turn.slot] += chunk.tokens
-            del turn.unread[: len(chunk.tokens)]
-            if turn.is_reading:
-                self._note_read(turn, len(chunk.tokens))
-            if not turn.unread:
-                drawing.append(turn)
-                rows.append(row)
+        drawing, rows = self._advance(turns, chunks)
         if not drawing:
             return []
         slots = np.array([turn.slot for turn in drawing])
@@ -140,6 +131,20 @@ class SlotConversations:
         self._active = [turn for turn in self._active if turn not in done]
         completions = [(turn.conversation, turn.completion(self._version)) for turn in ended]
         return sorted(completions, key=lambda pair: pair[0])
+
+    def _advance(self, turns: Sequence[Turn], chunks: Sequence[Chunk]) -> tuple[list[Turn], list[int]]:
+        """Move chunks from the unread tokens to the slots; return the turns that sample, and their last rows."""
+        drawing, rows, end, held = list[Turn](), list[int](), 0, self._slots.tokens
+        for turn, (slot, _, tokens) in zip(turns, chunks, strict=True):
+            end += len(tokens)
+            held[slot] += tokens
+            del turn.unread[: len(tokens)]
+            if turn.is_reading:
+                self._note_read(turn, len(tokens))
+            if not turn.unread:
+                drawing.append(turn)
+                rows.append(end - 1)
+        return drawing, rows
 
     def _note_read(self, turn: Turn, num_tokens: int) -> None:
         """Count tokens of a prompt that were read; a prompt that was read to its end can be copied."""
@@ -156,13 +161,14 @@ class SlotConversations:
     def _choose(self) -> tuple[list[Turn], list[Chunk]]:
         """Return turns and their next tokens for a pass; turns that found no room come first in the next one."""
         room, chosen, left, chunks = self._passes.max_rows, list[Turn](), list[Turn](), list[Chunk]()
+        held = self._slots.tokens
         for turn in self._active:
-            tokens = turn.unread[:room]
-            if not tokens:
+            if not room:
                 left.append(turn)
                 continue
+            tokens = turn.unread[:room]
             chosen.append(turn)
-            chunks.append(Chunk(turn.slot, len(self._slots.tokens[turn.slot]), tokens))
+            chunks.append(Chunk(turn.slot, len(held[turn.slot]), tokens))
             room -= len(tokens)
         self._active = left + chosen
         return chosen, chunks

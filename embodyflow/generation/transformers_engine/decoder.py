@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from embodyflow.generation.transformers_engine.slot_cache import SlotCache, SlotLayer
@@ -146,10 +147,10 @@ class _Norm:
     """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467), as a module of transformers does."""
 
     def __init__(self, norm: Any) -> None:
-        self._weight, self._epsilon = norm.weight, norm.variance_epsilon
+        self._weight, self._scale = norm.weight, _RootMeanSquare(norm.weight, norm.variance_epsilon)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return _by_root_mean_square(hidden, self._epsilon).mul_(self._weight)
+        return self._scale(hidden).mul_(self._weight)
 
 
 class _NormOfHeads:
@@ -160,11 +161,31 @@ class _NormOfHeads:
         self._weights = torch.stack([norm.weight.data for norm in norms])
         for norm, weight in zip(norms, self._weights, strict=True):
             norm.weight.data = weight
-        self._epsilon = attention.q_norm.variance_epsilon
+        self._scale = _RootMeanSquare(attention.q_norm.weight, attention.q_norm.variance_epsilon)
         self._kinds = torch.tensor([0] * num_queries + [1] * num_keys, device=self._weights.device)
 
     def __call__(self, heads: Tensor) -> Tensor:
-        return _by_root_mean_square(heads, self._epsilon).mul_(self._weights.index_select(0, self._kinds))
+        return self._scale(heads).mul_(self._weights.index_select(0, self._kinds))
+
+
+class _RootMeanSquare:
+    """Divides inputs [..., d] by the root of their mean square.
+
+    Args:
+        weight: Weight of the normalisation, of the inputs' precision and device.
+        epsilon: Summand of the mean square.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self._epsilon, self._summand = epsilon, torch.tensor(epsilon)
+        self._is_written_out = weight.device.type == "cpu" and weight.dtype == torch.float32
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        if not self._is_written_out:
+            return torch.rms_norm(inputs, inputs.shape[-1:], None, self._epsilon)
+        # PyTorch's own is not fused on CPUs either, and converts scalars on the way: it takes half as long again.
+        norm = vector_norm(inputs, dim=-1, keepdim=True)
+        return inputs * torch.addcmul(self._summand, norm, norm, value=1 / inputs.shape[-1]).rsqrt_()
 
 
 class _OfSlots:
@@ -194,15 +215,6 @@ def is_supported(model: Any) -> bool:
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-
-
-def _by_root_mean_square(inputs: Tensor, epsilon: float) -> Tensor:
-    """Return inputs [..., d] divided by the root of their mean square."""
-    if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
-        return torch.rms_norm(inputs, inputs.shape[-1:], None, epsilon)
-    # PyTorch's own is not fused on CPUs either, and converts scalars on the way: it takes half as long again.
-    squares = torch.mul(inputs, inputs).sum(-1, keepdim=True)
-    return inputs * squares.mul_(1 / inputs.shape[-1]).add_(epsilon).rsqrt_()
 
 
 def _weights_of(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from language_models import VOCAB, save_model
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.conversations import places, row_passes
 from embodyflow.generation.conversations.invariant_passes import WIDTHS
+from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.row_passes import linear_of_any_size
 from embodyflow.generation.interface import Completion, Conversations, GenerationError, Request, Sampling
 from embodyflow.generation.transformers_engine.engine import HFEngine
@@ -219,6 +222,24 @@ def test_an_idle_engine_gives_slots_of_waiting_conversations_to_new_ones(engine:
             conversations.ask(number, request(number, 1, (*request(number, 0).prompt_ids, *first.token_ids)))
         seconds = finish(conversations)
     assert [[firsts[number], seconds[number]] for number in range(9)] == [play_alone(engine, n, 2) for n in range(9)]
+
+
+def test_the_cache_is_freed_with_its_conversations(engine: HFEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    caches: list[weakref.ref[torch.Tensor]] = []
+    reserve = KeyValues.reserve
+
+    def noted(self: KeyValues, num_positions: int) -> None:
+        reserve(self, num_positions)
+        caches.extend(weakref.ref(each) for layer in self._layers for each in layer)
+
+    monkeypatch.setattr(KeyValues, "reserve", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        play_alone(engine, 0, 1)
+        assert caches and all(cache() is None for cache in caches)
+    finally:
+        gc.enable()
 
 
 def test_open_conversations_refuse_streams_and_new_weights(engine: HFEngine) -> None:

@@ -23,3 +23,24 @@ with open("/proc/self/statm") as file:
 def test_a_process_keeps_freed_memory(mode: str, keeps: bool) -> None:
     resident = float(subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, check=True).stdout)
     assert (resident > 200) == keeps and (resident < 100) != keeps
+
+
+FROZEN = """
+import gc, weakref
+from embodyflow.process.heap import freeze_objects
+class Node: pass
+old = Node()
+old.self = old
+watched = weakref.ref(old)
+freeze_objects()
+later = Node()
+later.self = later
+watched_later = weakref.ref(later)
+del old, later
+gc.collect()
+print(watched() is not None, watched_later() is None)
+"""
+
+
+def test_collections_leave_out_what_lived_before() -> None:
+    assert subprocess.run([sys.executable, "-c", FROZEN], capture_output=True, check=True).stdout == b"True True\n"
