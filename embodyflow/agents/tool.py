@@ -1,5 +1,6 @@
 """Tools: typed functions that the model may call."""
 
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -9,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self, get_type_hints
 
+from packaging.version import Version
 from pydantic import ConfigDict, ValidationError, create_model
 
 from embodyflow.config.agents.agent import CallLimits, ToolConfig
@@ -16,6 +18,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 
 MCP_TOOLS = "embodyflow.agents.mcp.mcp_tool:mcp_tools"  # imports the SDK
+OLDEST_MCP = "2.3"  # of the extra in pyproject.toml
 
 
 class ModelMistake(Exception):
@@ -146,10 +149,20 @@ def _tools_of(config: ToolConfig, mistakes: Sequence[type[Exception]]) -> Sequen
     if config.function is not None:
         own = exceptions("rollout.agent.tools: mistakes", config.mistakes)
         return [Tool(import_object("rollout.agent.tools", config.function), config, [*own, *mistakes])]
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("rollout.agent.tools: mcp is not installed; pip install 'embodyflow[mcp]'")
+    _check_mcp()
     tools: Sequence[ModelTool] = import_object("rollout.agent.tools", MCP_TOOLS)(config)
     return tools
+
+
+def _check_mcp() -> None:
+    install = "pip install 'embodyflow[mcp]'"
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError(f"rollout.agent.tools: mcp is not installed; {install}")
+    if Version(found := importlib.metadata.version("mcp")) < Version(OLDEST_MCP):
+        raise ConfigError(
+            f"rollout.agent.tools: mcp {found} is too old, needed is {OLDEST_MCP}; {install}, where verifiers is not "
+            "installed, since it holds mcp at an older version"
+        )
 
 
 def text_of(answer: Any) -> str:

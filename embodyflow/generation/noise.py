@@ -8,6 +8,7 @@ On a CPU, NumPy's generator is the fastest source. On another device the numbers
 completion and token would take longer to draw and copy than the model takes to compute its logits.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -58,8 +59,10 @@ class HostNoise:
     """
 
     def __init__(self, num_slots: int, vocab_size: int) -> None:
-        self._per_block = -(-BLOCK // vocab_size)
-        self._blocks = np.empty((num_slots, self._per_block, vocab_size))
+        self._per_block, self._vocab_size = -(-BLOCK // vocab_size), vocab_size
+        # The numbers of one token are used at once. With a large vocabulary they take much memory and time to copy.
+        num_kept = self._per_block if self._per_block > 1 else 0
+        self._blocks = np.empty((num_slots, num_kept, vocab_size))
         self._used = np.zeros(num_slots, np.int64)
         self._rngs: list[np.random.Generator | None] = [None] * num_slots
 
@@ -68,15 +71,16 @@ class HostNoise:
         rng = derive_rng(seed, "generation")
         self._rngs[slot], self._used[slot] = rng, self._per_block
         for _ in range(drawn // self._per_block):  # an exponential takes a varying number of bits: no way to jump
-            rng.standard_exponential(out=self._blocks[slot])
+            rng.standard_exponential((self._per_block, self._vocab_size))
         if rest := drawn % self._per_block:
-            self._fill(np.array([slot]))
-            self._used[slot] = rest
+            self._blocks[slot], self._used[slot] = self._draw([slot]), rest
 
     def next(self, slots: npt.NDArray[np.int64]) -> Tensor:
         """Return numbers on the CPU."""
+        if self._per_block == 1:
+            return torch.from_numpy(self._draw(slots.tolist())[:, 0])
         if len(empty := slots[self._used[slots] == self._per_block]):
-            self._fill(empty)
+            self._blocks[empty], self._used[empty] = self._draw(empty.tolist()), 0
         numbers = self._blocks[slots, self._used[slots]]
         self._used[slots] += 1
         return torch.from_numpy(numbers)
@@ -86,15 +90,14 @@ class HostNoise:
         self._rngs[target], self._used[target] = self._rngs[source], self._used[source]
         self._blocks[target] = self._blocks[source]
 
-    def _fill(self, slots: npt.NDArray[np.int64]) -> None:
-        """Draw the next block of each slot."""
-        blocks = np.empty((len(slots), *self._blocks.shape[1:]))
-        for slot, block in zip(slots.tolist(), blocks, strict=True):
+    def _draw(self, slots: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Draw the next block of each slot, [n, tokens, V]."""
+        blocks = np.empty((len(slots), self._per_block, self._vocab_size))
+        for slot, block in zip(slots, blocks, strict=True):
             rng = self._rngs[slot]
             assert rng is not None
             rng.standard_exponential(out=block)
-        self._blocks[slots] = np.log(np.maximum(blocks, 1e-300, out=blocks), out=blocks)
-        self._used[slots] = 0
+        return np.log(np.maximum(blocks, 1e-300, out=blocks), out=blocks)
 
 
 class CounterNoise:

@@ -12,14 +12,15 @@ import psutil
 import pytest
 from waiting import eventually
 
-from embodyflow.agents.tool import build_tools, close_tools
+from embodyflow.agents.tool import OLDEST_MCP, build_tools, close_tools
 from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 
 pytestmark = pytest.mark.integration
 
-SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "tests" / "support" / "mcp_server.py"
 COMMAND = [sys.executable, str(SERVER), "stdio"]
 
 
@@ -49,6 +50,14 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"mcp is not installed; pip install 'embodyflow\[mcp\]'"):
         tools_of({"command": COMMAND})
+
+
+def test_an_old_package_is_named(monkeypatch):
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.0.0")
+    with pytest.raises(ConfigError, match=r"mcp 2\.0\.0 is too old, needed is 2\.3; pip install 'embodyflow\[mcp\]'"):
+        tools_of({"command": COMMAND})
+    assert f'mcp = ["mcp>={OLDEST_MCP},' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +129,7 @@ def test_a_server_that_hangs_is_started_again(tools):
 def test_the_process_ends_with_its_tools_and_with_its_worker(tools):
     """The worker is killed, so it cannot tell the server to end."""
     code = (
-        "import asyncio, sys; from embodyflow.agents.tool import build_tools\n"
+        "import asyncio, sys; from embodyflow.agents.tool import OLDEST_MCP, build_tools\n"
         "from embodyflow.config.agents.agent import *\n"
         "from embodyflow.agents.tool_runner import ToolRunner\n"
         f"config = ToolConfig(mcp={{'command': {COMMAND!r}, 'include': ['process']}})\n"

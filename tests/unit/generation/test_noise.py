@@ -15,10 +15,12 @@ VOCAB_SIZE = 50
 Source = Callable[[int], Noise]
 
 
-@pytest.fixture(params=["host", "counter"])
-def source(request: pytest.FixtureRequest) -> Source:
+@pytest.fixture(params=["host", "host of one token", "counter"])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Source:
     """A function that builds the noise of a number of slots."""
-    if request.param == "host":
+    if request.param == "host of one token":  # as with a large vocabulary
+        monkeypatch.setattr("embodyflow.generation.noise.BLOCK", VOCAB_SIZE)
+    if request.param != "counter":
         return lambda num_slots: HostNoise(num_slots, VOCAB_SIZE)
     return lambda num_slots: CounterNoise(num_slots, VOCAB_SIZE, torch.device("cpu"))
 
