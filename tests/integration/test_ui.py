@@ -16,8 +16,10 @@ from PIL import Image
 from prefect import flow, runtime
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.orchestration.display import reporting
 from embodyflow.orchestration.display.artifacts import open_artifacts
+from embodyflow.record.run_folder import RunFolder
 from flows.grpo import grpo
 
 pytestmark = pytest.mark.integration
@@ -62,24 +64,16 @@ def run_id(prefect_api: str, browser: Browser, tmp_path_factory: pytest.TempPath
             frames[moment, :, 32 * moment : 32 * moment + 32] = 250
         (folder / "videos").mkdir(parents=True, exist_ok=True)
         iio.imwrite(folder / "videos" / f"iteration-{index:06d}.gif", frames, duration=100, loop=0)
-    records = [
-        {"iteration": index, "rollout/num_episodes": 16.0, "rollout/success_rate": index / 4, "policy/entropy": 4.5}
-        for index in (1, 2, 3)
-    ]
+    run_folder = RunFolder(folder)
+    for index in (1, 2, 3):
+        facts = {"rollout/num_episodes": 16.0, "rollout/success_rate": index / 4, "policy/entropy": 4.5}
+        run_folder.metrics.append({"iteration": index, **facts})
+    config = compose_config(["experiment=embodied", "iterations=3", "run_id=shown"])
 
     @flow(name="shows", flow_run_name="shown")
     async def shows() -> str:
         async with open_artifacts("shown") as artifacts:
-            run: Any = SimpleNamespace(
-                config=SimpleNamespace(iterations=3, run_id="shown"),
-                artifacts=artifacts,
-                folder=SimpleNamespace(
-                    path=folder,
-                    subfolder=lambda name: (folder / name).mkdir(exist_ok=True) or folder / name,
-                    unrestorable=dict,
-                    metrics=SimpleNamespace(read=lambda: records),
-                ),
-            )
+            run: Any = SimpleNamespace(config=config, artifacts=artifacts, folder=run_folder)
             reporting.report_start(run)
             for index in (1, 2, 3):
                 reporting.report_progress(run, index)
