@@ -1,7 +1,6 @@
 """Tools: typed functions that the model may call."""
 
 import importlib.metadata
-import importlib.util
 import inspect
 import json
 from abc import ABC, abstractmethod
@@ -156,12 +155,14 @@ def _tools_of(config: ToolConfig, mistakes: Sequence[type[Exception]]) -> Sequen
 
 def _check_mcp() -> None:
     install = "pip install 'embodyflow[mcp]'"
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError(f"rollout.agent.tools: mcp is not installed; {install}")
-    if Version(found := importlib.metadata.version("mcp")) < Version(OLDEST_MCP):
+    try:
+        found = importlib.metadata.version("mcp")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(f"rollout.agent.tools: mcp is not installed; {install}") from None
+    if Version(found) < Version(OLDEST_MCP):
         raise ConfigError(
-            f"rollout.agent.tools: mcp {found} is too old, needed is {OLDEST_MCP}; {install}, where verifiers is not "
-            "installed, since it holds mcp at an older version"
+            f"rollout.agent.tools: mcp {found} is too old, needed is {OLDEST_MCP}; {install} in an environment without "
+            "verifiers, which requires an older mcp"
         )
 
 

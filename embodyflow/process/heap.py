@@ -31,9 +31,9 @@ def collect_rarely() -> None:
 
 
 def freeze_objects() -> None:
-    """Leave the objects that live now out of later garbage collections, since most stay as long as the process.
+    """Let later garbage collections skip the objects that exist now, most of which live as long as the process.
 
-    A full collection would look through some hundred thousand objects of imported libraries.
+    Otherwise a full collection looks through some hundred thousand objects of imported libraries.
     """
     gc.collect()
     gc.freeze()

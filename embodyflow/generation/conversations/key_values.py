@@ -81,8 +81,8 @@ class KeyValues:
         values = torch.zeros((1, num_heads, layout.BLOCK, head_dim), dtype=dtype, device=device)
         self._layers = [(keys, values) for _ in windows]
         self._num_blocks = 0
-        self._heads = torch.arange(num_heads, device=device) * layout.BLOCK
-        self._features = torch.arange(num_heads * head_dim, device=device) * layout.BLOCK
+        self._value_offsets = torch.arange(num_heads, device=device) * layout.BLOCK
+        self._key_offsets = torch.arange(num_heads * head_dim, device=device) * layout.BLOCK
 
     def reserve(self, num_positions: int) -> None:
         """Make room for this number of positions in every slot."""
@@ -98,7 +98,7 @@ class KeyValues:
         """Copy positions of slots to other slots."""
         if not copies.sources:
             return
-        device = self._heads.device
+        device = self._value_offsets.device
         first = 1 + torch.arange(copies.first_block, copies.end_block, device=device)[:, None] * self.num_slots
         targets = (first + torch.tensor(list(copies.sources), device=device)).view(-1)
         sources = (first + torch.tensor(list(copies.sources.values()), device=device)).view(-1)
@@ -117,10 +117,12 @@ class KeyValues:
 
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
-        num_heads, device = len(self._heads), self._heads.device
-        keys = torch.from_numpy(places.cells * (len(self._features) * layout.BLOCK) + places.offsets).to(device)
-        values = torch.from_numpy(places.cells * (num_heads * layout.BLOCK) + places.offsets).to(device)
-        targets = _Targets((keys[:, None] + self._features).view(-1), (values[:, None] + self._heads).view(-1))
+        keys, values = self._key_offsets, self._value_offsets
+        first_keys, first_values = (
+            torch.from_numpy(places.cells * (len(offsets) * layout.BLOCK) + places.offsets).to(offsets.device)
+            for offsets in (keys, values)
+        )
+        targets = _Targets((first_keys[:, None] + keys).view(-1), (first_values[:, None] + values).view(-1))
         layers = zip(self._layers, self._windows, strict=True)
         return [BlockAttention(*layer, places, targets, window, self.num_slots) for layer, window in layers]
 
