@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 from safetensors.numpy import load_file
 
 from embodyflow.config.generation import GenerationConfig
@@ -189,6 +190,10 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
             wait_for(server, f"{address}/health", log)
             yield address
         finally:
+            programs = psutil.Process(server.pid).children() if server.poll() is None else []
+            for program in programs:  # by a signal that lets it remove its shared memory
+                program.terminate()
+            psutil.wait_procs(programs, 20)
             os.close(ours)
             server.wait(30)
 
