@@ -1,9 +1,11 @@
 """Sinks for metrics, histograms, pictures and videos besides the run's folder, chosen by ``tracking``."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from PIL import Image
 
 from embodyflow.config import RunConfig
@@ -12,6 +14,8 @@ from embodyflow.record.episode_record import Array
 from embodyflow.record.metrics_log import EVALUATED
 
 EVALUATED_ITERATION = f"{EVALUATED}iteration"
+
+_HISTOGRAM_BINS = 64
 
 
 class Tracker(Protocol):
@@ -34,37 +38,41 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Event files for TensorBoard.
+    """Event files for TensorBoard, written without PyTorch, which the flow's process would import for this alone.
 
     Args:
         folder: Folder of the event files.
     """
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
 
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer: Any = EventFileWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one iteration."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            self._add(step, {"tag": name, "simple_value": value})
 
     def log_histogram(self, step: int, name: str, values: Array) -> None:
-        """Record the distribution of values."""
-        self._writer.add_histogram(name, values, step)
+        """Record the distribution of the finite values; without one, record nothing."""
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if finite.size == 0:
+            return
+        counts, edges = np.histogram(finite, bins=_HISTOGRAM_BINS)
+        histogram = {
+            **{"min": finite.min(), "max": finite.max(), "num": finite.size, "sum": finite.sum()},
+            **{"sum_squares": np.square(finite).sum(), "bucket_limit": edges[1:], "bucket": counts},
+        }
+        self._add(step, {"tag": name, "histo": histogram})
 
     def log_image(self, step: int, name: str, path: Path) -> None:
-        """Record a picture as it is."""
-        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
-
+        """Record a picture as it is; TensorBoard shows an animation, too."""
         with Image.open(path) as picture:
             width, height = picture.size
-        # SummaryWriter's own methods decode and encode again, and need moviepy for videos. TensorBoard shows both kinds
-        # of file as they are.
-        content = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=path.read_bytes())
-        summary = Summary(value=[Summary.Value(tag=name, image=content)])
-        self._writer._get_file_writer().add_summary(summary, step)
+        content = {"width": width, "height": height, "colorspace": 3, "encoded_image_string": path.read_bytes()}
+        self._add(step, {"tag": name, "image": content})
 
     def log_video(self, step: int, name: str, path: Path) -> None:
         """Record an animation, which plays among TensorBoard's images."""
@@ -73,6 +81,11 @@ class TensorBoardTracker:
     def close(self) -> None:
         """Flush and close."""
         self._writer.close()
+
+    def _add(self, step: int, value: Mapping[str, object]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+
+        self._writer.add_event(Event(step=step, wall_time=time.time(), summary={"value": [value]}))
 
 
 class WandbTracker:

@@ -31,7 +31,7 @@ def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> N
     assert done.stdout.strip() == "[]"
 
 
-def test_the_flow_process_does_not_import_torch() -> None:
+def test_the_flow_process_does_not_import_torch(tmp_path: Path) -> None:
     """The process holds only names and numbers, and importing torch would delay the first worker by seconds."""
     command = (
         "import sys, embodyflow.orchestration.run.training; from pipelines import BUILT_IN, load_pipeline\n"
@@ -39,7 +39,9 @@ def test_the_flow_process_does_not_import_torch() -> None:
         f"for flow, experiment, *words in {REQUESTS}:\n"
         "    check(RunRequest(flow=flow, experiment=experiment, overrides=tuple(words)), starts=True)\n"
         "for name in BUILT_IN: load_pipeline(name)\n"
-        "print(sorted({'torch', 'tensordict', 'transformers', 'sklearn'} & set(sys.modules)))"
+        "from pathlib import Path; from embodyflow.record.trackers import TensorBoardTracker\n"
+        f"tracker = TensorBoardTracker(Path({str(tmp_path)!r})); tracker.log(1, {{'loss': 1.0}}); tracker.close()\n"
+        "print(sorted({'torch', 'tensordict', 'transformers', 'sklearn', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

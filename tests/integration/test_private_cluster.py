@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 # Starts a run's cluster with a worker, then prints who listens where, who may enter, and what a stranger gets.
 SCRIPT = """
-import json, os, subprocess, sys
+import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 import psutil, ray
@@ -40,6 +40,11 @@ with ray_cluster(config):
     command = [sys.executable, "-c", STRANGER, ray.get_runtime_context().gcs_address]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     stranger = subprocess.run(command, env=environment, capture_output=True, text=True)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    except SystemExit:
+        time.sleep(4)  # an orderly stop, longer than the three seconds of Ray's handler in C++
 print(json.dumps({"listening": found, "mode": mode, "left": folder.exists(), "sockets": sockets,
                   "code": stranger.returncode, "error": stranger.stderr, "restored": before == secrets()}))
 """
@@ -47,6 +52,7 @@ print(json.dumps({"listening": found, "mode": mode, "left": folder.exists(), "so
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script found, which SIGTERM stops at its end."""
     home = tmp_path_factory.mktemp("home")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_USAGE_STATS_ENABLED": "0"}

@@ -39,6 +39,8 @@ CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
 _OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions", "health.own.")
 """Prefixes of keys that may be set although neither YAML nor models name them."""
+_KEYS_OF_RECIPES = ("algorithm_name", "job", "pipeline", "recipes")
+"""Keys and sections on which the choice of a recipe depends."""
 
 
 def experiments() -> list[str]:
@@ -170,9 +172,8 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
         kinds += [override for override in overrides if _is_within(override, kinds)]
         words = [_set_or_add(each) for each in overrides if each not in kinds]
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            composed = compose("config", overrides=words)
-            # The recipe depends on the choices above; it overrides the experiment and yields to the command line.
-            composed = compose("config", overrides=[*_recipe(composed), *words])
+            recipe = _recipe(tuple(filter(_chooses_recipe, words)), _state_of_files())
+            composed = compose("config", overrides=[*recipe, *words])
         with open_dict(composed):
             del composed["recipes"]
             for override in OverridesParser.create().parse_overrides(kinds):
@@ -182,21 +183,42 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(explain_hydra_error(error, overrides, group_files)) from error
 
 
-def _recipe(composed: DictConfig) -> list[str]:
+@functools.lru_cache
+def _recipe(choices: tuple[str, ...], files: frozenset[tuple[str, int]]) -> tuple[str, ...]:
     """Return the overrides that the algorithm's recipe makes in this kind of job.
+
+    They override the experiment and yield to the command line. Composing takes a quarter of a second, so processes that
+    check many configurations, such as a sweep's, keep the recipes of unchanged files.
+
+    Args:
+        choices: Overrides on which the recipe depends.
+        files: State of the files from which Hydra composes.
 
     Raises:
         ConfigError: The algorithm does not support this kind of job.
     """
+    composed = compose("config", overrides=list(choices))
     name, job, recipes = composed.algorithm_name, composed.job, OmegaConf.to_container(composed.recipes)
     assert isinstance(recipes, dict)
     recipe = recipes.get(name, "has no recipe for this kind of job in configs/job")
     if isinstance(recipe, Mapping):
-        return list(_as_overrides(recipe))
+        return tuple(_as_overrides(recipe))
     if composed.pipeline.custom_fn or composed.pipeline.yaml:  # a custom graph is checked for compatibility instead
-        return []
+        return ()
     allowed = ", ".join(str(key) for key, value in recipes.items() if isinstance(value, Mapping))
     raise ConfigError(f"algorithm={name}: {recipe}; allowed with job={job} are {allowed}")
+
+
+def _chooses_recipe(override: str) -> bool:
+    """Return True if an override chooses a group's file or sets a key on which the recipe depends."""
+    key = override.lstrip("+~").partition("=")[0].partition("@")[0]
+    return key.partition(".")[0] in _KEYS_OF_RECIPES or bool(group_files(key))
+
+
+def _state_of_files() -> frozenset[tuple[str, int]]:
+    """Return the paths of the files from which Hydra composes, with the times of their last changes."""
+    paths = [path for folder in config_folders() for path in folder.rglob("*.yaml")]
+    return frozenset((str(path), path.stat().st_mtime_ns) for path in paths)
 
 
 def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect import Flow, get_client
+from prefect.exceptions import TerminationSignal
 from prefect.flow_engine import run_flow_async
 from rich.console import Console
 
@@ -107,7 +108,7 @@ def run_flow(
 
     try:
         return asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
-    except (KeyboardInterrupt, asyncio.CancelledError, SystemExit) as end:
+    except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code not in RAY_EXITS:
             raise  # a function of the user's has ended the process, perhaps with a message
         print(if_stopped(), file=sys.stderr)

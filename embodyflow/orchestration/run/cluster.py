@@ -3,6 +3,8 @@
 import logging
 import os
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,8 +62,8 @@ def _connected(address: str, options: dict[str, Any]) -> Iterator[None]:
                 "for this run"
             )
         time.sleep(0.5)
-    ray.init(address=address, **options)
     try:
+        _init({"address": address, **options})
         yield
     finally:
         ray.shutdown()
@@ -80,13 +82,30 @@ def _local(options: dict[str, Any]) -> Iterator[None]:
 def _start(options: dict[str, Any]) -> None:
     for attempt in range(1, NUM_RAY_STARTS + 1):
         try:
-            ray.init(address="local", include_dashboard=False, **options)
+            _init({"address": "local", "include_dashboard": False, **options})
             return
         except Exception as error:
             ray.shutdown()
             if RAY_TOO_SLOW not in str(error) or attempt == NUM_RAY_STARTS:
                 raise
             logging.getLogger(__name__).warning("Ray did not start in time (attempt %d of %d)", attempt, NUM_RAY_STARTS)
+
+
+def _init(options: dict[str, Any]) -> None:
+    """Connect to Ray, and leave SIGTERM to Python.
+
+    Ray installs a handler in C++ that calls Python's and then ends the process by SIGABRT three seconds later, in the
+    middle of an orderly stop that takes longer.
+    """
+    try:
+        ray.init(**options)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # a signal came meanwhile, and Ray's handler has set its alarm
+            signal.alarm(0)
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextmanager

@@ -8,7 +8,11 @@ import pytest
 
 FLOW = """
 import asyncio, signal, sys
+from prefect.exceptions import TerminationSignal
 from embodyflow.orchestration.request import command_line
+
+def raise_termination(signum, _):
+    raise TerminationSignal(signal=signum)
 
 async def connect():
     pass
@@ -18,6 +22,8 @@ async def flow():
         signal.signal(signal.SIGTERM, lambda *_: None)
     if sys.argv[1].isdigit():  # by one as Ray's
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+    if sys.argv[1] == "prefect":
+        signal.signal(signal.SIGTERM, raise_termination)
     print("ready", flush=True)
     try:
         await asyncio.sleep(60)
@@ -30,7 +36,7 @@ command_line.run_flow(flow, {}, None, lambda: "stopped")
 """
 
 
-@pytest.mark.parametrize("handler", ["own", "replaced", "1", "15"])
+@pytest.mark.parametrize("handler", ["own", "replaced", "1", "15", "prefect"])
 def test_sigterm_ends_a_flow_once_whoever_handles_it(handler: str) -> None:
     command = [sys.executable, "-c", FLOW, handler]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

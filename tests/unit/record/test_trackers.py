@@ -57,6 +57,18 @@ def test_tensorboard_shows_histograms_pictures_and_videos(
     assert video.encoded_image_string == files[1].read_bytes()
 
 
+def test_a_histogram_leaves_out_what_is_not_finite(tiny_config, tmp_path: Path) -> None:
+    [tracker] = open_trackers(tiny_config(f"run_root={tmp_path}", "tracking.tensorboard=true"))
+    tracker.log_histogram(1, "advantage/token", np.array([1.0, np.nan, 3.0, np.inf], np.float32))
+    tracker.log_histogram(2, "advantage/token", np.array([np.nan]))
+    tracker.close()
+    events = EventAccumulator(str(tmp_path / "tiny" / "tensorboard"))
+    events.Reload()
+    [histogram] = events.Histograms("advantage/token")
+    values = histogram.histogram_value
+    assert (values.num, values.min, values.max, sum(values.bucket)) == (2, 1.0, 3.0, 2)
+
+
 def test_wandb_gets_histograms_pictures_and_videos(
     tiny_config, tmp_path: Path, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
