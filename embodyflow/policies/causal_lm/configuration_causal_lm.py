@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from embodyflow.policies.pretrained import PretrainedConfig
+from embodyflow.policies.pretrained.configuration import PretrainedConfig
 
 
 class ScratchConfig(BaseModel):

@@ -14,12 +14,12 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm import shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
+from embodyflow.policies.layers import onednn_linear, rms_norm
 from embodyflow.references import resolve
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]

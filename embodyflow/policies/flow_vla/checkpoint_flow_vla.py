@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.checkpoints import checkpoint_folder, read_json
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig, FlowVLAScratchConfig
-from embodyflow.policies.tokenizers import load_tokenizer
+from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, read_json
+from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 
 CONFIG, WEIGHTS, PREPROCESSING = "config.json", "model.safetensors", "policy_preprocessor.json"
 VLM = "vlm"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodyflow.policies.checkpoints import load_weights
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import WEIGHTS, Description
 from embodyflow.policies.flow_vla.layers_flow_vla import KeysAndValues
+from embodyflow.policies.pretrained.checkpoints import load_weights
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.policies.tokenizers import padding_of
+from embodyflow.policies.pretrained.tokenizers import padding_of
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int, first: int | None = None) -> np.ndarray:

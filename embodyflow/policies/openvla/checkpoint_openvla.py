@@ -15,8 +15,8 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.checkpoints import checkpoint_folder, read_json
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, read_json
 
 CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
 BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
-from embodyflow.policies.pretrained import PretrainedConfig
+from embodyflow.policies.pretrained.configuration import PretrainedConfig
 
 Resample = Literal["lanczos", "bicubic"]
 Gripper = Literal["as_predicted", "binary_inverted"]

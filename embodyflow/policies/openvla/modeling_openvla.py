@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.checkpoints import load_weights
 from embodyflow.policies.openvla.checkpoint_openvla import WEIGHTS, Description
 from embodyflow.policies.openvla.vision_openvla import PUBLISHED, TowerSizes, VisionBackbone
+from embodyflow.policies.pretrained.checkpoints import load_weights
 
 Choose = Callable[[Tensor, slice], Tensor]
 """Chooses tokens, int64 [N, k], by logits float32 [N, k, bins] at k places, a slice of a decision's L."""

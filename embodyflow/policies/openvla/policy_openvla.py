@@ -33,7 +33,7 @@ from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.images_openvla import ImageProcessor
 from embodyflow.policies.openvla.modeling_openvla import build_model, tower_sizes
 from embodyflow.policies.openvla.tokenizer_openvla import prompt_ids
-from embodyflow.policies.tokenizers import load_tokenizer
+from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 
 
 class OpenVLAPolicy:

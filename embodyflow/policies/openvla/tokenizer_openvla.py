@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.policies.tokenizers import padding_of
+from embodyflow.policies.pretrained.tokenizers import padding_of
 
 BEFORE, AFTER = "In: What action should the robot take to ", "?\nOut:"
 SPACE = "▁"

@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.checkpoints import read_json
 from embodyflow.policies.flow_vla import checkpoint_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import (
     CONFIG,
@@ -25,6 +24,7 @@ from embodyflow.policies.flow_vla.checkpoint_flow_vla import (
 )
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.pi0.configuration_pi0 import PI0ScratchConfig
+from embodyflow.policies.pretrained.checkpoints import read_json
 
 PREFIX = "model."
 WORDS = f"{PREFIX}paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"

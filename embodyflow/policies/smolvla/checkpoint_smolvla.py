@@ -11,7 +11,6 @@ from typing import Any
 from transformers import SmolVLMConfig
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.checkpoints import read_json
 from embodyflow.policies.flow_vla import checkpoint_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import (
     CONFIG,
@@ -23,6 +22,7 @@ from embodyflow.policies.flow_vla.checkpoint_flow_vla import (
     vlm_folder,
 )
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.policies.pretrained.checkpoints import read_json
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAScratchConfig
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""The jobs for Slurm and SkyPilot; tests/integration/test_slurm.py submits the real one."""
+"""The jobs for Slurm and SkyPilot; tests/integration/project/test_slurm.py submits the real one."""
 
 import os
 import re

@@ -18,7 +18,7 @@ from waiting import finish
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.vector_env import VectorEnv
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ID = "envs:embodyflow/LIBERO-v0"
 FORTY = [f"libero_{suite}/{number}" for suite in ("spatial", "object", "goal", "10") for number in range(10)]
 

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MISTAKES = {
     "experiment=embodyed": "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied",
     "rollout.num_groups=3 rollout.num_workers=4": "num_workers=4: must be at most num_groups=3",

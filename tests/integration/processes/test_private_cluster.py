@@ -55,7 +55,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the script found, which SIGTERM stops at its end."""
     home = tmp_path_factory.mktemp("home")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3]), "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout.splitlines()[-1]), "home": [path.name for path in home.rglob("auth_token")]}

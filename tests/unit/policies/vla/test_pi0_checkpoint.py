@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies import checkpoints
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description, check_checkpoint
 from embodyflow.policies.pi0.checkpoint_pi0 import DEFAULTS, LAYOUT
 from embodyflow.policies.pi0.modeling_pi0 import PI0
 from embodyflow.policies.pi0.policy_pi0 import PI0Policy
+from embodyflow.policies.pretrained import checkpoints
 
 FEATURES = {
     "input_features": {"observation.state": {"type": "STATE", "shape": [32]}},

@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 REQUESTS = [
     *(("grpo", "embodied"), ("ppo", "embodied"), ("dapo", "embodied"), ("ppo", "reacher")),

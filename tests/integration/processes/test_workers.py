@@ -41,7 +41,7 @@ from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, enough for a busy machine
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def count_rows(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
@@ -151,7 +151,9 @@ def cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
         namespace="test",
-        runtime_env={"env_vars": {"PYTHONPATH": f"{TESTS}/integration:{TESTS}/support"}},  # for this module in workers
+        runtime_env={
+            "env_vars": {"PYTHONPATH": f"{Path(__file__).parent}:{TESTS}/support"}
+        },  # for this module in workers
     )
     ours = set(psutil.Process().children()) - before
     started = {process for each in ours for process in (each, *each.children(recursive=True))}

@@ -74,7 +74,7 @@ child = start_process([sys.executable, "-c", "import time; time.sleep(60)"], log
 print(child.pid, flush=True)
 time.sleep(60)
 """
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     parent = subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=env, cwd=tmp_path)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
@@ -98,7 +98,7 @@ start_process([sys.executable, "-c", {STUBBORN!r}], log=Path("child"), env=env, 
 print(watcher.pid, flush=True)
 time.sleep(60)
 """
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
     with subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=env, cwd=tmp_path) as parent:
         assert parent.stdout is not None

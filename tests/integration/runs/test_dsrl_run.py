@@ -12,7 +12,7 @@ from waiting import finish
 
 from embodyflow.record.run_folder import RunFolder
 
-TESTS = Path(__file__).resolve().parents[1] / "support"
+TESTS = Path(__file__).resolve().parents[2] / "support"
 SMALL = (
     *(word for word in WORDS if not word.startswith("policy=")),
     *("algorithm=dsrl", "seed=1", "iterations=2", "rollout.num_workers=2", "rollout.num_groups=4"),

@@ -26,7 +26,7 @@ from embodyflow.stack.stack_folder import StackFolder, live_stack
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 SMALL = """
 # @package _global_

@@ -8,7 +8,7 @@ from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[1] / "support"
+TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
 def test_an_openvla_is_trained_by_images_and_loads_from_its_export(

@@ -8,7 +8,7 @@ from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[1] / "support"
+TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
 @pytest.mark.parametrize("name", ["smolvla", pytest.param("pi0", marks=pytest.mark.slow)])  # of one family

@@ -31,7 +31,7 @@ from embodyflow.workers.rows.buffers import call_buffers, start_buffers
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, generous because the machine may be busy
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 DRIVER = """
 import os, sys, time
@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     here = Path(__file__).parent  # Workers import this module, which imports others from tests/support.
-    paths = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent / 'support'}"}
+    paths = {"PYTHONPATH": f"{here}{os.pathsep}{ROOT / 'tests' / 'support'}"}
     ray.init(cluster.address, log_to_driver=False, namespace="test", runtime_env={"env_vars": paths})
     yield cluster
     ray.shutdown()

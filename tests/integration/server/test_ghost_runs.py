@@ -18,7 +18,7 @@ from embodyflow.stack.heartbeats import SILENCE_SECONDS
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WITHIN_SECONDS = 15.0
 
 # Blocks the event loop within an iteration, as a library does that connects to a machine that does not answer.

@@ -20,7 +20,7 @@ from embodyflow.orchestration.server.credentials import Credentials
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PASSWORD = "me:p#ssword"
 SOME_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"
 COMMAND = {"job_variables": {"command": "touch /tmp/owned"}}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.pretrained import PretrainedConfig
+from embodyflow.policies.pretrained.configuration import PretrainedConfig
 from embodyflow.references import resolve
 
 

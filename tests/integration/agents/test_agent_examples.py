@@ -19,7 +19,7 @@ from embodyflow.prompts.word_tokenizer import word_tokenizer
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "agents"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "agents"
 
 
 def play(script: str, package: str, *turns: str, tokenizer: Any = TOKENIZER) -> tuple[Episode, KnownModel]:

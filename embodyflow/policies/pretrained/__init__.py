@@ -1,0 +1,1 @@
+"""Configurations, checkpoints and tokenizers of policies that begin with published weights."""
