@@ -185,6 +185,7 @@ LEFT_OUT = {
     "soak": _FAULTS,
     "srpo": _LEARNING,
     "staleness": _OWN,
+    "start": "its peer is a flow that trains nothing",
     "streaming": _OWN,
     "tracing": _OWN,
     "watched_run": _PART,

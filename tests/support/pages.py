@@ -96,6 +96,10 @@ class Commands:
             script = script.replace(old, new)
         return script
 
+    def starts_runs(self) -> bool:
+        """Return True if a test that runs the commands starts a run."""
+        return not (self.reason or self.only_checks) and any(_RUN.match(line) for line in self.lines)
+
 
 def blocks(page: Path) -> Iterator[File | Commands]:
     """Yield the files and commands of a page."""

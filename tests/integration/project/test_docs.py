@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from pages import DOCS, PAGES, ROOT, Commands, File, blocks
 
 from embodyflow.record.metric_names import RECORD_KEYS, documented
@@ -33,8 +34,14 @@ def has_commands(page: Path) -> bool:
     return any(isinstance(block, Commands) and not block.reason for block in blocks(page))
 
 
+def as_parameter(page: Path) -> ParameterSet:
+    """Return a page as a test's parameter: guides that start runs take a third of CI's time and are slow."""
+    starts_runs = any(isinstance(block, Commands) and block.starts_runs() for block in blocks(page))
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (starts_runs and page.parent.name == "how-to"))
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [each for each in PAGES if has_commands(each)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [as_parameter(each) for each in PAGES if has_commands(each)])
 def test_the_commands_of_a_page_run(
     page: Path, commands: Path, prefect_api: str, ray_env: dict[str, str], tmp_path: Path
 ) -> None:
