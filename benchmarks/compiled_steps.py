@@ -26,7 +26,7 @@ class Steps:
     def __init__(self, *words: str) -> None:
         run = InProcessRun([*WORDS, *words])
         self._step, self._call = run.trainer.step_both, dict[str, Any]()
-        run.trainer.step_both = self._first  # type: ignore[method-assign]
+        run.trainer.step_both = self._first
         run.warm_start()
         run.iterate(1)
 
