@@ -152,6 +152,7 @@ LEFT_OUT = {
     "batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,
     "chaos": _FAULTS,
+    "compiled_steps": _OWN,
     "dagger": _LEARNING,
     "durability": _OWN,
     "durability_account": _OWN,

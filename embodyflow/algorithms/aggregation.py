@@ -19,14 +19,16 @@ from embodyflow.algorithms.masked import AllReduce, one_rank
 class GlobalCounts:
     """Sizes of a mini-batch over all ranks and micro-batches.
 
+    The counts stay tensors, so that a compiled step can compute them.
+
     Attributes:
-        num_tokens: Number of tokens in the mask.
-        num_rows: Number of rows with at least one token, so that padding rows do not dilute a mean.
+        num_tokens: Number of tokens in the mask, an int64 scalar.
+        num_rows: Number of rows with at least one token, so that padding rows do not dilute a mean, an int64 scalar.
         row_capacity: Number of tokens a row can hold, the norm of ``seq_mean_token_sum_norm``.
     """
 
-    num_tokens: int
-    num_rows: int
+    num_tokens: Tensor
+    num_rows: Tensor
     row_capacity: int
 
 
@@ -38,8 +40,8 @@ def count_tokens(mask: Tensor, row_capacity: int, all_reduce: AllReduce = one_ra
         row_capacity: Number of tokens any row can hold.
         all_reduce: Sum over ranks.
     """
-    num_tokens, num_rows = all_reduce(torch.stack([mask.sum(), mask.any(1).sum()])).tolist()
-    return GlobalCounts(int(num_tokens), int(num_rows), row_capacity)
+    num_tokens, num_rows = all_reduce(torch.stack([mask.sum(), mask.any(1).sum()])).unbind()
+    return GlobalCounts(num_tokens, num_rows, row_capacity)
 
 
 def token_weights(mask: Tensor, aggregation: Aggregation, counts: GlobalCounts) -> Tensor:
@@ -62,14 +64,14 @@ def token_weights(mask: Tensor, aggregation: Aggregation, counts: GlobalCounts) 
     Returns:
         Weights, float64 [B, L], zero outside the mask. A micro-batch takes the slice of its rows.
     """
-    num_tokens, num_rows = max(counts.num_tokens, 1), max(counts.num_rows, 1)
+    num_rows = counts.num_rows.clamp(min=1)
     match aggregation:
         case "token_mean":
-            norm = torch.tensor(num_tokens)
+            norm = counts.num_tokens.clamp(min=1)
         case "seq_mean_token_sum":
-            norm = torch.tensor(num_rows)
+            norm = num_rows
         case "seq_mean_token_mean":
             norm = num_rows * mask.sum(1, keepdim=True).clamp(min=1)
         case "seq_mean_token_sum_norm":
-            norm = torch.tensor(num_rows * counts.row_capacity)
+            norm = num_rows * counts.row_capacity
     return mask.double() / norm

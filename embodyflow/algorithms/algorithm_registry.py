@@ -77,10 +77,12 @@ class Registry(Generic[Entry]):
 
     Attributes:
         entries: Entries by name.
+        built_in: Names of the initial entries.
     """
 
     def __init__(self, kind: str, make: Callable[[str], Entry], built_in: dict[str, Entry]) -> None:
         self.entries: dict[str, Entry] = dict(built_in)
+        self.built_in: tuple[str, ...] = tuple(built_in)
         self._kind = kind
         self._make: Callable[[str], Entry] = make
 

@@ -352,6 +352,16 @@ class RunConfig(Config):
             )
 
     @model_validator(mode="after")
+    def _check_compile(self) -> "RunConfig":
+        if self.trainer.compile:
+            self.check_compile()
+        return self
+
+    def check_compile(self) -> None:
+        """Refuse ``trainer.compile=true`` where steps cannot be compiled, here in every job."""
+        raise ValueError(f"trainer.compile=true: allowed is false with job={self.kind}; only job=control compiles")
+
+    @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":
         if self.streams and self.group_engine is None:
             raise ValueError(

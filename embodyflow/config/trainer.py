@@ -132,6 +132,8 @@ class TrainerConfig(OptimizerConfig):
         parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
         keep_checkpoints: Number of newest checkpoints kept on disk.
         profile: Iterations and ranks that torch.profiler observes. Weights stay bit-identical.
+        compile: Compile the forward passes, losses and gradients of a step by torch (control jobs on one rank), in the
+            first iteration of each process. The results differ from those without it in the last bits.
     """
 
     num_ranks: PositiveInt
@@ -150,6 +152,7 @@ class TrainerConfig(OptimizerConfig):
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
     profile: ProfileConfig = ProfileConfig()
+    compile: bool = False
 
     def rate_fraction(self, iteration: int, iterations: int) -> float:
         """Return the share of the full learning rate in an iteration, from 1, of a run of ``iterations``."""

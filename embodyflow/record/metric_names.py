@@ -137,6 +137,8 @@ METRICS = {
     "perf/bytes_written": "Bytes of rows and weights that workers wrote to buffers.",
     "perf/<model>_micro_batches": "Forward and backward passes of a model's training on one rank, over all its "
     "optimizer steps; model is `train` or `critic`.",
+    "perf/<model>_compile_seconds": "How long this iteration compiled the steps of a model, or loaded them from the "
+    "cache, with `trainer.compile=true`.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/evaluation_seconds": "Time of an evaluation beside training, from its beginning to its end.",
     "perf/wait_for_evaluation_seconds": "How long training waited for the end of an evaluation beside it.",

@@ -21,6 +21,7 @@ from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.process.compiler import require_cpp_compiler
 from embodyflow.simulation.batched.checks import batch_sizes, check_batch, find_unrestorable_batch
 from embodyflow.simulation.dataset_match import check_dataset
 from embodyflow.simulation.env_spec import env_spec
@@ -106,9 +107,13 @@ def first_task(env: EnvConfig) -> str | None:
 def check_control(config: ControlConfig) -> None:
     """Check that the environment can be built and stepped here, and that it fits the policy.
 
+    With ``trainer.compile`` this machine must have a C++ compiler.
+
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
+    if config.trainer.compile:
+        require_cpp_compiler()
     if config.env.vector is not None:
         check_batch(config)
         _require_restorable(config.env, {}, config.rollout.env_processes)

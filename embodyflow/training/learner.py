@@ -19,14 +19,12 @@ from embodyflow.policies.running_statistics.return_scale import count_returns, r
 from embodyflow.policies.running_statistics.running_normalizer import count_states, normalizers_of
 from embodyflow.process.tracing import span
 from embodyflow.seeding import derive_seed
+from embodyflow.training.compiled_steps import CompiledSteps, Totals
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.parallel.sharding import clip_gradients
 from embodyflow.training.trained_model import TrainedModel
-
-Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
-"""The ``(sum, count)`` of each micro-batch by metric."""
 
 
 class Learner(TrainedModel):
@@ -53,6 +51,7 @@ class Learner(TrainedModel):
         super().__init__(model, optimizer.learning_rate, config)
         self._objective, self._area, self._settings = objective, area, optimizer
         self._mesh = mesh
+        self._compiled: dict[tuple[Learner, ...], CompiledSteps] = {}
 
     def train(
         self,
@@ -92,6 +91,8 @@ class Learner(TrainedModel):
         num_minibatches = min(self._config.num_minibatches, total_rows)
         totals: Totals = defaultdict(list)
         norms, passes = list[float](), 0
+        compiled = self._compiled_with(joint) if self._config.compile else None
+        compiling = 0.0 if compiled is None else compiled.seconds
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
             mine = minibatch_of[positions]
@@ -99,6 +100,10 @@ class Learner(TrainedModel):
             shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
             cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
+            if compiled is not None:
+                norms += compiled.take(shuffled, cuts, total_rows, totals)
+                passes += len(cuts)
+                continue
             taken = [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
             norms += [norm for norm, _ in taken]
             passes += sum(count for _, count in taken)
@@ -110,7 +115,17 @@ class Learner(TrainedModel):
                 count_returns(learner.model, batch["running_returns"], batch["loss_mask"].any(-1), self._mesh.sum)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
         metrics[f"perf/{self._area}_micro_batches"] = last(passes)
+        if compiled is not None:
+            metrics[f"perf/{self._area}_compile_seconds"] = last(compiled.seconds - compiling)
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
+
+    def _compiled_with(self, joint: Sequence["Learner"]) -> CompiledSteps:
+        """Return the compiled steps of this model with others, the same ones in every iteration."""
+        learners = (self, *joint)
+        if learners not in self._compiled:
+            objectives = [learner._objective for learner in learners]
+            self._compiled[learners] = CompiledSteps(learners, objectives, self._config.max_grad_norm)
+        return self._compiled[learners]
 
 
 def _step(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
+from embodyflow.config.robots.compilation import check_compilation
 from embodyflow.config.robots.environment import (
     EnvConfig,
     SteppingConfig,
@@ -100,6 +101,12 @@ class ControlConfig(RunConfig):
                 f"rollout.max_staleness={self.rollout.max_staleness}: allowed is 0 with job={self.kind}, where each "
                 "iteration continues the episodes of the previous one"
             )
+
+    def check_compile(self) -> None:
+        """Refuse ``trainer.compile=true`` with settings whose steps cannot be compiled."""
+        if self.off_policy is not None:
+            raise ValueError(f"trainer.compile=true: allowed is false with off_policy.name={self.off_policy.name}")
+        check_compilation(self.trainer, self.algorithm, self.policy, self.cluster.device)
 
     @model_validator(mode="after")
     def _check_off_policy(self) -> "ControlConfig":

@@ -1,6 +1,6 @@
 """Configuration of the categorical policy."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from embodyflow.policies.mlp.configuration_mlp import MLPConfig
 from embodyflow.policies.policy_config import DiscreteControlPolicyConfig
@@ -8,5 +8,7 @@ from embodyflow.policies.policy_config import DiscreteControlPolicyConfig
 
 class MLPCategoricalConfig(DiscreteControlPolicyConfig, MLPConfig):
     """Configuration of :class:`~embodyflow.policies.mlp_categorical.modeling_mlp_categorical.MLPCategorical`."""
+
+    compiles: ClassVar[bool] = True
 
     name: Literal["mlp_categorical"] = "mlp_categorical"

@@ -13,6 +13,7 @@ class MLPGaussianConfig(MLPConfig):
     discrete_policy: ClassVar[str | None] = "mlp_categorical"
     entropy_varies: ClassVar[bool] = False
     entropy_is_density: ClassVar[bool] = True
+    compiles: ClassVar[bool] = True
 
     name: Literal["mlp_gaussian"] = "mlp_gaussian"
     action_dim: int = Field(ge=1, le=64, description="A, dimensions of one action.")

@@ -62,7 +62,16 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> f
         FloatingPointError: The norm is NaN or inf; an optimizer step would ruin every weight.
     """
     clipped: Any = nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
-    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
-    if not math.isfinite(norm):
-        raise FloatingPointError(f"the gradient norm is {norm}: skipped the optimizer step")
-    return norm
+    return require_finite(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+
+
+def require_finite(norm: torch.Tensor) -> float:
+    """Return a gradient norm as a number.
+
+    Raises:
+        FloatingPointError: The norm is NaN or inf; an optimizer step would ruin every weight.
+    """
+    number = float(norm)
+    if not math.isfinite(number):
+        raise FloatingPointError(f"the gradient norm is {number}: skipped the optimizer step")
+    return number

@@ -433,6 +433,26 @@ MISTAKES = {
         "experiment=math reward=custom reward.function.function=verl:math:sqrt",
         "reward.function: function=verl:math:sqrt: ",
     ),
+    "compiled steps of another job": (
+        "trainer.compile=true",
+        "trainer.compile=true: allowed is false with job=embodied; only job=control compiles",
+    ),
+    "compiled steps off-policy": (
+        "experiment=reacher algorithm=sac trainer.compile=true",
+        "trainer.compile=true: allowed is false with off_policy.name=sac",
+    ),
+    "compiled steps on two ranks": (
+        "experiment=reacher algorithm=ppo trainer.compile=true trainer.num_ranks=2",
+        "trainer.num_ranks=2: allowed with trainer.compile=true is 1",
+    ),
+    "compiled steps in micro-batches": (
+        "experiment=reacher algorithm=ppo trainer.compile=true trainer.micro_batch_rows=32",
+        "trainer.micro_batch_rows=32: allowed with trainer.compile=true is null",
+    ),
+    "compiled steps of a loss with random numbers": (
+        "experiment=reacher algorithm=ppo trainer.compile=true algorithm.loss=clip_cov",
+        "algorithm.loss=clip_cov: allowed with trainer.compile=true are ppo, ",
+    ),
     "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
     "parity tolerance too small for bfloat16": (
         "trainer.precision=bfloat16",
