@@ -49,6 +49,7 @@ from embodyflow.orchestration.evaluation.between_iterations import BetweenIterat
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.iterations.turns import Turns
+from embodyflow.orchestration.run.scaling.scaling import FixedNumber
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
@@ -111,7 +112,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
             shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)
-            CURRENT_RUN.set(run := Run(*shared, WholeIterations(session), BetweenIterations()))
+            sources = WholeIterations(session), BetweenIterations(), FixedNumber(config)
+            CURRENT_RUN.set(run := Run(*shared, *sources))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}

@@ -34,9 +34,12 @@ def evaluate_policy(
     mode = config["mode"]
     # The draws do not depend on the iteration: evaluations of one run differ by their weights alone.
     draws = None if mode == "greedy" else (call.seed, "evaluate")
+    owned = shares_of(config, worker.rank, call.num_ranks or worker.world_size)
     if not config.keys() & {"shares", "rows_per_part"}:
-        return _evaluated(mode, worker, lambda: worker.play(worker.evaluation_episodes(mode), "eval", draws))
-    shares = [_parts(share, config, worker, call) for share in shares_of(config, worker.rank, worker.world_size)]
+        [share] = owned
+        episodes = worker.evaluation_episodes(mode, share=share)
+        return _evaluated(mode, worker, lambda: worker.play(episodes, "eval", draws))
+    shares = [_parts(share, config, worker, call) for share in owned]
     if "part" in config:
         return _play_part(shares[0], config["part"], draws, worker)
     return _joined([_evaluated(mode, worker, partial(_play_parts, parts, draws, worker)) for parts in shares])

@@ -60,6 +60,8 @@ def _shown(entry: Entry) -> tuple[str, str]:
     if entry.kind == "groups":
         dropped = f", {number} dropped" if (number := len(entry.facts["dropped"])) else ""
         return f"{len(entry.facts['groups'])} groups{dropped}", ""
+    if entry.kind == "workers":
+        return f"{(number := entry.facts['number'])} rollout worker{'s' * (number > 1)}", ""
     if entry.kind == "roll_back":
         values = ", ".join(f"{key}={value:.4g}" for key, value in entry.facts["values"].items())
         return f"rolled back to {entry.facts['to']} with {values}", ""

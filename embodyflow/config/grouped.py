@@ -3,6 +3,7 @@
 from pydantic import model_validator
 
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
+from embodyflow.config.autoscale import AutoscaleConfig
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.run import RolloutConfig, RunConfig
 
@@ -14,10 +15,12 @@ class GroupRolloutConfig(RolloutConfig):
         num_groups: Prompts or initial states per iteration, at least one per worker. The shares of two workers differ
             by at most one group.
         group_size: Rows per prompt or initial state; at least 2 if the advantage compares them.
+        autoscale: How the number of rollout processes follows waiting times; ``null`` keeps ``num_workers``.
     """
 
     num_groups: PositiveInt
     group_size: PositiveInt
+    autoscale: AutoscaleConfig | None = None
 
     @model_validator(mode="after")
     def _check_num_groups(self) -> "GroupRolloutConfig":
@@ -27,6 +30,33 @@ class GroupRolloutConfig(RolloutConfig):
                 "whole groups; raise num_groups to use more workers"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_autoscale(self) -> "GroupRolloutConfig":
+        if self.autoscale is None:
+            return self
+        self.autoscale.check_start(self.num_workers, runs_ahead=self.max_staleness > 0 or self.mode == "streaming")
+        if self.most_workers > self.num_groups:
+            raise ValueError(
+                f"autoscale.max_workers={self.most_workers}: must be at most num_groups={self.num_groups}, since a "
+                "worker plays whole groups"
+            )
+        if self.swaps_weights:
+            raise ValueError(
+                "autoscale: allowed with interrupt.every=null; with it, rollouts of several iterations take turns, and "
+                "no moment is between two of them"
+            )
+        return self
+
+    @property
+    def fewest_workers(self) -> int:
+        """Number of rollout workers that are there in every iteration."""
+        return self.num_workers if self.autoscale is None else self.autoscale.min_workers
+
+    @property
+    def most_workers(self) -> int:
+        """Number of rollout workers that an iteration may have."""
+        return self.num_workers if self.autoscale is None else self.autoscale.max_workers
 
 
 class GroupedConfig(RunConfig):

@@ -226,6 +226,23 @@ class LanguageConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_scaled_engine(self) -> "LanguageConfig":
+        engine = self.rollout.generation
+        if self.rollout.autoscale is None:
+            return self
+        if isinstance(engine, RemoteConfig):
+            raise ValueError(
+                "rollout.autoscale: allowed with rollout.generation.name=hf and vllm, not remote, whose one server "
+                "answers all workers"
+            )
+        if isinstance(engine, VLLMConfig) and engine.tensor_parallel_size > 1:
+            raise ValueError(
+                f"rollout.autoscale: allowed with rollout.generation.tensor_parallel_size=1, not "
+                f"{engine.tensor_parallel_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_attention(self) -> "LanguageConfig":
         attention, device, precision = self.policy.attn_implementation, self.cluster.device, self.trainer.precision
         if attention == "flash_attention_2" and (device, precision) != ("cuda", "bfloat16"):

@@ -39,7 +39,7 @@ class RolloutConfig(Config):
     """How rollout workers collect rows.
 
     Attributes:
-        num_workers: Rollout processes, usually one per core.
+        num_workers: Rollout processes, usually one per core; with ``autoscale`` those that the run starts with.
         temperature: Temperature of the distribution that actions and tokens are sampled from.
         max_staleness: How many versions rollouts may lag behind the trainer. 0 is the synchronous algorithm; with
             k > 0 rollout workers collect rows for up to k iterations ahead while the trainer trains. The run then
@@ -70,6 +70,16 @@ class RolloutConfig(Config):
         if self.too_old != "drop" and self.order != "first_ready":
             raise ValueError(f"too_old={self.too_old}: only used with mode=streaming and order=first_ready")
         return self
+
+    @property
+    def fewest_workers(self) -> int:
+        """Number of rollout workers that are there in every iteration."""
+        return self.num_workers
+
+    @property
+    def most_workers(self) -> int:
+        """Number of rollout workers that an iteration may have."""
+        return self.num_workers
 
     def check_published(self) -> None:
         """Check the other keys that ``interrupt.when=published`` needs."""
@@ -456,7 +466,7 @@ class RunConfig(Config):
 
     @property
     def groups(self) -> dict[str, GroupShape]:
-        """Worker groups by name."""
+        """Worker groups by name, as the run starts."""
         trainer = self.trainer
         shapes = {
             "rollout": GroupShape(self.rollout_engine, self.rollout.num_workers),
@@ -465,6 +475,12 @@ class RunConfig(Config):
         if self.evaluation is not None and self.evaluation.own_worker:
             shapes["evaluation"] = GroupShape(self.rollout_engine, 1)
         return shapes
+
+    @property
+    def largest_groups(self) -> dict[str, GroupShape]:
+        """Worker groups by name, with as many rollout workers as an iteration may have."""
+        shapes = self.groups
+        return shapes | {"rollout": shapes["rollout"]._replace(num_ranks=self.rollout.most_workers)}
 
     @property
     def begins_at(self) -> int:

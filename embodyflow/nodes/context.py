@@ -44,6 +44,10 @@ class NodeContext(Protocol):
         """Segment that a node samples which runs once per version of the policy; ``None`` for a node that runs once."""
 
     @property
+    def num_ranks(self) -> int | None:
+        """Number of ranks that run the node, the first ones of the group; ``None`` is all of them."""
+
+    @property
     def run_folder(self) -> Path | None:
         """Folder of the run; ``None`` for work outside the graph."""
 

@@ -90,6 +90,9 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
     def config(self) -> GroupedConfig:
         """Configuration of the run."""
 
+    def resize(self, world_size: int) -> None:
+        """Share the episodes of the next iterations with so many ranks in all."""
+
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> Sequence[EpisodeT]:
         """Return this rank's episodes of an iteration, in whole groups.
 

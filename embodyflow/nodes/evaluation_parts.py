@@ -24,10 +24,10 @@ class Part(Generic[EpisodeT]):
     journal: Journal | None
 
 
-def shares_of(config: Mapping[str, Any], rank: int, world_size: int) -> list[Share]:
+def shares_of(config: Mapping[str, Any], rank: int, num_ranks: int) -> list[Share]:
     """Return the shares of an evaluation that a rank plays, in order: its own, or ``config["shares"]`` of them."""
     if (count := config.get("shares")) is None:
-        return [Share(rank, world_size)]
+        return [Share(rank, num_ranks)]
     return [Share(index, count) for index in range(count)]
 
 

@@ -6,12 +6,15 @@ then. A kill, a full disk or a power failure may leave part of a line, which the
 
 The lines hold digests of the stages on disk and of the committed iterations, and the metrics of iterations and
 evaluations, from which ``metrics.jsonl`` is rebuilt. Nothing in them depends on time, processes
-or attempts, so a run with failures has the same ledger as one without. There are two exceptions. With
+or attempts, so a run with failures has the same ledger as one without. There are three exceptions. With
 ``rollout.order=first_ready`` lines of the kind ``groups`` name the groups that each iteration trains on, and the run
-repeats what they say. Alarms of detectors of health that read times depend on them, and the digest leaves them out.
+repeats what they say. With ``rollout.autoscale`` it likewise repeats lines of the kind ``workers``, the number of
+rollout workers of each iteration. Alarms of detectors of health that read times depend on them, and the digest leaves
+them out.
 
-A line of the kind ``roll_back`` makes the lines of all iterations after the one that it returns to void. It is done
-once that iteration's commit stands in a line after it.
+A line of the kind ``roll_back`` makes the lines of all iterations after the one that it returns to void, except the
+numbers of workers: half-finished rollouts, which may be kept, are shared by so many. It is done once that iteration's
+commit stands in a line after it.
 """
 
 import hashlib
@@ -30,8 +33,8 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage``, ``groups``, ``commit``, ``evaluation``, ``alarm``, ``answer``, ``roll_back`` or, once in a
-            branch, ``branch``.
+        kind: ``stage``, ``groups``, ``workers``, ``commit``, ``evaluation``, ``alarm``, ``answer``, ``roll_back`` or,
+            once in a branch, ``branch``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """
@@ -114,11 +117,11 @@ class Ledger:
         self._newest[entry.iteration, entry.kind, str(part)] = entry.facts
 
     def _make_void(self, after: int) -> None:
-        """Forget the lines of all later iterations, except those of roll-backs, and the commit of this one.
+        """Forget the lines of all later iterations, except those of roll-backs and workers, and the commit of this one.
 
         The commit is recorded again once the run has returned to it.
         """
-        kept = {"roll_back"}
+        kept = {"roll_back", "workers"}
         self._newest = {
             key: facts
             for key, facts in self._newest.items()

@@ -124,6 +124,7 @@ METRICS = {
     "balance/token_imbalance": "How much more tokens than the mean the busiest rank has, as a share of the mean.",
     "perf/iteration_seconds": "Wall time of the iteration, without what it shared with the one before.",
     "perf/wait_for_rollout_seconds": "How long the trainer waited for rows.",
+    "perf/rollout_workers": "Number of rollout workers of the iteration.",
     "perf/slowest_group_seconds": "Time of the slowest group of an iteration, in streaming.",
     "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
     "perf/critical_path_seconds": "Time of the chain of nodes that takes longest, by the slowest rank of each.",

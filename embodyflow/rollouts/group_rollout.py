@@ -116,6 +116,10 @@ class GroupRollout:
         self.rank, self.world_size = rank, world_size
         self._advantage = config.algorithm.advantage
 
+    def resize(self, world_size: int) -> None:
+        """Share the rows of the next iterations with so many workers in all."""
+        self.world_size = world_size
+
     @property
     def own_share(self) -> Share:
         """This rank's share of evaluations and demonstrations."""

@@ -16,29 +16,43 @@ class BusyTime:
     """
 
     def __init__(self, num_ranks: int) -> None:
-        self._done: list[list[Period]] = [[] for _ in range(num_ranks)]
-        self._begun: list[list[float]] = [[] for _ in range(num_ranks)]
+        self._done: list[list[Period]] = []
+        self._begun: list[list[float]] = []
+        self._joined: list[float] = []  # when each rank came to the group
+        self.resize(num_ranks)
+
+    def resize(self, num_ranks: int) -> None:
+        """Forget the ranks from ``num_ranks`` on, or note that further ones have come to the group."""
+        for each in (self._done, self._begun, self._joined):
+            del each[num_ranks:]
+        while len(self._done) < num_ranks:
+            self._done.append([])
+            self._begun.append([])
+            self._joined.append(time.perf_counter())
 
     @contextmanager
     def at_work(self, rank: int) -> Iterator[None]:
         """Record that a rank is at work within the block; blocks may overlap."""
-        begun = time.perf_counter()
-        self._begun[rank].append(begun)
+        begun, begun_before, done = time.perf_counter(), self._begun[rank], self._done[rank]
+        begun_before.append(begun)
         try:
             yield
         finally:
-            self._begun[rank].remove(begun)
-            self._done[rank].append((begun, time.perf_counter()))
+            begun_before.remove(begun)
+            done.append((begun, time.perf_counter()))
 
     def idle_share(self, since: float, until: float) -> float:
-        """Return the share of a period in which ranks had no work, as a mean over ranks; forget what was before it."""
-        if until <= since:
-            return 0.0
-        busy = 0.0
-        for done, begun in zip(self._done, self._begun, strict=True):
+        """Return the share of a period in which ranks had no work, as a mean over ranks; forget what was before it.
+
+        A rank counts from the moment on when it came to the group, weighted by that time.
+        """
+        busy, present = 0.0, 0.0
+        for done, begun, joined in zip(self._done, self._begun, self._joined, strict=True):
             done[:] = [period for period in done if period[1] > since]
-            busy += covered([*done, *((each, until) for each in begun)], since, until)
-        return 1.0 - busy / (len(self._done) * (until - since))
+            first = max(since, joined)
+            busy += covered([*done, *((each, until) for each in begun)], first, until)
+            present += max(until - first, 0.0)
+        return 1.0 - busy / present if present > 0 else 0.0
 
 
 def covered(periods: list[Period], since: float, until: float) -> float:

@@ -41,6 +41,7 @@ class NodeWork:
         run_folder: Folder of the run; ``None`` for work outside the graph.
         policy_version: Version of the weights that rollout workers act with; ``None`` is the newest.
         segment: Segment that it samples; ``None`` for a node that runs once.
+        num_ranks: Number of ranks that run it, the first ones of the group; ``None`` is all of them.
         in_parts: Whether it plays its rows part by part before it runs, and other nodes take turns with the parts.
     """
 
@@ -59,6 +60,7 @@ class NodeWork:
     run_folder: str | None = None
     policy_version: int | None = None
     segment: Segment | None = None
+    num_ranks: int | None = None
     in_parts: bool = False
 
 
@@ -101,6 +103,11 @@ class NodeCall:
     def segment(self) -> Segment | None:
         """Segment that this call samples; ``None`` for a node that runs once."""
         return self.work.segment
+
+    @property
+    def num_ranks(self) -> int | None:
+        """Number of ranks that run the node, the first ones of the group; ``None`` is all of them."""
+        return self.work.num_ranks
 
     @property
     def rows(self) -> RankInput:

@@ -47,7 +47,7 @@ def check_resources(config: RunConfig) -> None:
         ConfigError: The workers need more CPUs or GPUs than the cluster has.
     """
     have, cluster = ray.cluster_resources(), config.cluster
-    num_workers = sum(shape.num_ranks for shape in config.groups.values())
+    num_workers = sum(shape.num_ranks for shape in config.largest_groups.values())
     needs = {"GPU": needed_gpus(config), "CPU": needed_cpus(config)}
     for resource, needed in needs.items():
         if needed > have.get(resource, 0.0):
@@ -69,7 +69,7 @@ def check_own_gpus(config: RunConfig) -> None:
         return
     have = _num_own_gpus()
     if needed > have:
-        num_workers = sum(shape.num_ranks for shape in config.groups.values())
+        num_workers = sum(shape.num_ranks for shape in config.largest_groups.values())
         raise ConfigError(
             f"cluster.gpus_per_worker={cluster.gpus_per_worker:g}: with cluster.device={cluster.device} {num_workers} "
             f"workers need {needed:g} GPUs, this machine has {have}; allowed are cluster=local, and "
@@ -89,12 +89,12 @@ def needed_gpus(config: RunConfig) -> float:
     each = config.cluster.gpus_per_worker
     if 0 < each < 1:
         return len(_workers_per_gpu(config))
-    return each * sum(shape.num_ranks for shape in config.groups.values())
+    return each * sum(shape.num_ranks for shape in config.largest_groups.values())
 
 
 def needed_cpus(config: RunConfig) -> float:
     """Return the number of CPUs that the workers of a run reserve."""
-    return config.cluster.cpus_per_worker * sum(shape.num_ranks for shape in config.groups.values())
+    return config.cluster.cpus_per_worker * sum(shape.num_ranks for shape in config.largest_groups.values())
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def placed(config: RunConfig) -> Iterator[dict[str, Sequence[Options]]]:
     """Yield the Ray options of each worker, by group and rank; release the reserved GPUs afterwards."""
     cluster = config.cluster
     if not 0 < cluster.gpus_per_worker < 1:
-        yield {role: [{}] * shape.num_ranks for role, shape in config.groups.items()}
+        yield {role: [{}] * shape.num_ranks for role, shape in config.largest_groups.items()}
         return
     loads = _workers_per_gpu(config)
     bundles = [{"GPU": 1.0, "CPU": loads[gpu] * cluster.cpus_per_worker} for gpu in sorted(loads)]
@@ -111,7 +111,7 @@ def placed(config: RunConfig) -> Iterator[dict[str, Sequence[Options]]]:
     try:
         yield {
             role: [{"scheduling_strategy": on(reserved, placement_group_bundle_index=gpu)} for gpu in gpus]
-            for role, gpus in gpu_of_each(config.groups, cluster.gpus_per_worker).items()
+            for role, gpus in gpu_of_each(config.largest_groups, cluster.gpus_per_worker).items()
         }
     finally:
         ray.util.remove_placement_group(reserved)
@@ -119,5 +119,5 @@ def placed(config: RunConfig) -> Iterator[dict[str, Sequence[Options]]]:
 
 def _workers_per_gpu(config: RunConfig) -> Counter[int]:
     """Return the number of workers on each GPU."""
-    places = gpu_of_each(config.groups, config.cluster.gpus_per_worker)
+    places = gpu_of_each(config.largest_groups, config.cluster.gpus_per_worker)
     return Counter(gpu for gpus in places.values() for gpu in gpus)

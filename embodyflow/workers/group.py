@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from embodyflow.workers.busy_time import BusyTime
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
+from embodyflow.workers.membership import Membership
 from embodyflow.workers.profiles import PROFILES
 from embodyflow.workers.ray_threads import in_thread
 from embodyflow.workers.worker import Worker
@@ -46,13 +48,14 @@ class WorkerGroup:
         shape: Engine of each rank (:class:`~embodyflow.workers.worker.Worker`), and number of ranks.
         config: Run configuration.
         buffers: Buffer of each Ray node, by node id.
-        places: Ray options that place each rank (:mod:`~embodyflow.workers.gpu_sharing`).
+        places: Ray options that place each rank (:mod:`~embodyflow.workers.gpu_sharing`), as many as there may be.
         is_collective: Whether the ranks share a state (a sharded model), so that one cannot be replaced alone.
 
     Attributes:
         ranks_per_copy: Number of consecutive ranks that get the same rows.
         pids: Process id of each rank that has been ready.
         busy: Time that the ranks spend on nodes.
+        membership: Keeps the number of ranks while they are used.
     """
 
     def __init__(
@@ -68,12 +71,14 @@ class WorkerGroup:
         self.role, self.ranks_per_copy = role, shape.ranks_per_copy
         self._engine, self._config, self._buffers = shape.engine, config, buffers
         self._places, self._is_collective = places, is_collective
-        self._num_starts = 0
+        self._starts = Counter[int]()  # by rank
         self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
         self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and its error
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
+        self._coming: list[Any] = []  # further ranks that do not belong to it yet
         self.pids: dict[int, int] = {}
         self.busy = BusyTime(shape.num_ranks)
+        self.membership = Membership()
 
     def __len__(self) -> int:
         """Return the number of ranks."""
@@ -87,7 +92,7 @@ class WorkerGroup:
             Exception: An engine raised it while it was built.
         """
         try:
-            await self._ready(range(len(self)))
+            await self._ready(dict(enumerate(self._ranks)))
         except BaseException:  # also if the start is cancelled
             self.kill()
             raise
@@ -146,7 +151,11 @@ class WorkerGroup:
             WorkerLostError: A rank died.
             Exception: The method raised it on the first rank that failed.
         """
-        refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
+        return await self.call_in_turns(method, [args] * len(self))
+
+    async def call_in_turns(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call ``method`` once with each of these arguments, on one rank after the other; see :meth:`call`."""
+        refs = [getattr(self._ranks[each % len(self)], method).remote(*args) for each, args in enumerate(calls)]
         seconds = self._config.cluster.node_timeout
         late = f"{method} on the {self.role} group took longer than {seconds:g} s"
         return await self._within(self._all(refs), late, seconds)
@@ -167,13 +176,46 @@ class WorkerGroup:
         """Replace every rank that is gone or does not answer."""
         await _gather([self._mend(rank) for rank in range(len(self._ranks))])
 
+    async def resize(self, number: int) -> None:
+        """Start or end the last ranks until there are so many, and tell all of them how many share the rows.
+
+        Further ranks start beside nodes, and join once no node runs. Groups are not waited for: none may be played on
+        ranks that end.
+
+        Raises:
+            NodeTimeoutError: A new rank was not ready within ``cluster.start_timeout``.
+            WorkerLostError: A rank died.
+            Exception: An engine raised it while it was built.
+        """
+        try:
+            async with self._replacing:
+                for rank in range(len(self), number):
+                    await in_thread(self._add, rank, number)
+                await self._ready(dict(enumerate(self._coming, len(self))))
+            async with self.membership.changed(), self._replacing:
+                self._ranks, self._coming = [*self._ranks, *self._coming], []
+                ended = self._ranks[number:]
+                del self._ranks[number:]
+                await _end(ended)
+                self.pids = {rank: pid for rank, pid in self.pids.items() if rank < number}
+                self.busy.resize(number)
+                await self.call("invoke", "resize", number)
+        finally:
+            self._kill_coming()  # if they could not join
+
     async def renew(self) -> None:
         """Replace every rank, because ranks know only the buffers they were started with."""
         await _gather([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
 
     def kill(self) -> None:
         """Kill the ranks' processes."""
+        self._kill_coming()
         for rank in self._ranks:
+            ray.kill(rank)
+
+    def _kill_coming(self) -> None:
+        coming, self._coming = self._coming, []
+        for rank in coming:
             ray.kill(rank)
 
     @asynccontextmanager
@@ -270,23 +312,27 @@ class WorkerGroup:
             if self._ranks[rank] is not lost:
                 return
             await in_thread(self._respawn, rank, lost)
-            await self._ready([rank])
+            await self._ready({rank: self._ranks[rank]})
 
     def _respawn(self, rank: int, lost: Any) -> None:
         """Replace a rank, also if no one waits for it any longer: no killed rank stays in the group."""
         ray.kill(lost)
         self._ranks[rank] = self._spawn(rank, len(self._ranks))
 
+    def _add(self, rank: int, num_ranks: int) -> None:
+        """Start a further rank, which joins the group later."""
+        self._coming.append(self._spawn(rank, num_ranks))
+
     def _spawn(self, rank: int, num_ranks: int) -> Any:
         cluster = self._config.cluster
-        self._num_starts += 1
+        self._starts[rank] += 1
         # The name of a dead rank may stay taken for a while. There is no runtime_env, because with one Ray starts new
         # processes instead of using its idle ones.
-        name = f"{self._config.run_id}/{self.role}/{rank}" + (f"#{self._num_starts}" * (self._num_starts > num_ranks))
+        again = f"#{self._starts[rank]}" * (self._starts[rank] > 1)
         return (
             _actor(Worker)
             .options(
-                name=name,
+                name=f"{self._config.run_id}/{self.role}/{rank}{again}",
                 num_cpus=cluster.cpus_per_worker,
                 num_gpus=cluster.gpus_per_worker,
                 **self._places[rank],
@@ -314,10 +360,11 @@ class WorkerGroup:
         is_profiled = self.role == "trainer" and bool(profile.iterations) and rank in profile.ranks
         return str(self._config.run_dir.absolute() / PROFILES) if is_profiled else None
 
-    async def _ready(self, ranks: Sequence[int]) -> None:
+    async def _ready(self, ranks: Mapping[int, Any]) -> None:
+        """Wait until the engines of ranks are built."""
         seconds = self._config.cluster.start_timeout
         late = f"cluster.start_timeout={seconds:g}: the {self.role} group did not start in that time; raise it"
-        ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
+        ready = asyncio.gather(*(handle.ready.remote() for handle in ranks.values()))
         try:
             pids = await self._within(ready, late, seconds)
         except ACTOR_GONE as error:
@@ -375,6 +422,14 @@ async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[An
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.wait(answers, timeout=seconds)
     return answers
+
+
+async def _end(ranks: Sequence[Any]) -> None:
+    """Kill ranks and wait until they do not answer any more."""
+    for rank in ranks:
+        ray.kill(rank)
+    if ranks:
+        await _ask([rank.stacks for rank in ranks], ANSWER_SECONDS)
 
 
 def _actor(remote_class: Any) -> Any:

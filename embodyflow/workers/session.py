@@ -54,6 +54,19 @@ class Session:
         self._stream = 0
         self._offers: list[asyncio.Task[None]] = []
 
+    @property
+    def num_rollout_workers(self) -> int:
+        """Present number of rollout workers."""
+        return len(self._groups["rollout"])
+
+    async def resize_rollouts(self, number: int) -> None:
+        """Start or end the last rollout workers until there are so many; see :meth:`.WorkerGroup.resize`."""
+        before = self.num_rollout_workers
+        with span(f"{number} rollout workers after {before}", "run", track="phases"):
+            await self._groups["rollout"].resize(number)
+        if number > before:
+            await self.record_clocks()
+
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
 
@@ -63,8 +76,10 @@ class Session:
             Exception: The node function raised it.
         """
         role = work.group or (parents[0].group if parents else "rollout")
-        calls, balance = self._plan_calls(work, role, parents)
-        answers = await self._groups[role].run_node(calls, beside_others=not work.needs_model)
+        group = self._groups[role]
+        async with group.membership.used():
+            calls, balance = self._plan_calls(work, role, parents)
+            answers = await group.run_node(calls, beside_others=not work.needs_model)
         return _report(work, role, calls, answers, balance)
 
     def _plan_calls(
@@ -72,7 +87,8 @@ class Session:
     ) -> tuple[list[NodeCall], dict[str, Metric]]:
         """Return the call of each rank, and metrics of how the rows are spread over them."""
         version, weights = self._weights_for(work)
-        num_ranks, per_copy = len(self._groups[role]), self._groups[role].ranks_per_copy
+        group = self._groups[role]
+        num_ranks, per_copy = min(len(group), work.num_ranks or len(group)), group.ranks_per_copy
         shares, balance = plan_inputs(work.node_id, work.layout, role, num_ranks // per_copy, parents)
         inputs = [for_tensor_parallel(parts, per_copy) for parts in shares]
         calls = [
@@ -160,7 +176,10 @@ class Session:
             DamageError: The rows differ from those that were written.
         """
         group = self._groups[kept.group]
-        answers = await group.call("recall", work.node_id, work.iteration, work.stage, kept.digests)
+        async with group.membership.used():
+            # A rank may read what another one wrote, because there may be fewer of them now.
+            place = work.node_id, work.iteration, work.stage
+            answers = await group.call_in_turns("recall", [(*place, *each) for each in enumerate(kept.digests)])
         shards, facts = zip(*answers, strict=True)
         return replace(kept, shards=shards, facts=join_facts(facts))
 

@@ -259,7 +259,7 @@ class Worker:
             columns = to_ragged(to_columns(batch))
             digest, facts = digest_of(columns), facts_of(columns)
             if (stage := call.work.stage) is not None:
-                write_rows(self._stage_file(stage), columns)
+                write_rows(_stage_file(stage, self._rank), columns)
                 # A repeated last segment, which has no weights for the earlier ones, goes on from their journals.
                 for journal in Path(stage).glob(f"{self._rank}.*.parts") if call.work.segment is None else ():
                     journal.unlink()
@@ -277,23 +277,24 @@ class Worker:
             )
 
     def recall(
-        self, node_id: str, iteration: int, stage: str, digests: tuple[str, ...]
+        self, node_id: str, iteration: int, stage: str, number: int, digest: str
     ) -> tuple[ShardRef, RowFacts | None]:
-        """Put a node's rows from its stage back into this machine's buffer; return shard and facts.
+        """Put the rows that a rank wrote to a node's stage back into this machine's buffer; return shard and facts.
 
         Args:
             node_id: Name of the node.
             iteration: Index of the iteration.
             stage: Folder of the node's rows.
-            digests: SHA-256 of each rank's rows.
+            number: The rank that wrote them, this one or another.
+            digest: SHA-256 of its rows.
 
         Raises:
             FileNotFoundError: The rows are gone.
             DamageError: The rows differ from those that were written.
         """
-        shard_id = f"{iteration}/{node_id}/{self._rank}"
+        shard_id = f"{iteration}/{node_id}/{number}"
         with span("recall rows", "rows", writes=shard_id, iteration=iteration):
-            rows = read_rows(self._stage_file(stage), digests[self._rank])
+            rows = read_rows(_stage_file(stage, number), digest)
             return self._buffer.put(shard_id, rows), facts_of(rows)
 
     def publish_weights(self, version: int) -> tuple[ShardRef, str] | None:
@@ -344,9 +345,6 @@ class Worker:
         if self._half_trained_by is not None:
             raise WorkerLostError(f"the model is half trained: node {self._half_trained_by} failed mid-step")
 
-    def _stage_file(self, folder: str) -> Path:
-        return Path(folder) / f"{self._rank}.rows"
-
     def _load_weights(self, call: NodeCall) -> None:
         """Load the weights that the call asks for, unless the engine has them."""
         if call.weights is None or call.policy_version == self._engine_version:
@@ -357,3 +355,7 @@ class Worker:
             engine = cast("RolloutEngine", self._engine)
             engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
             self._engine_version = call.policy_version
+
+
+def _stage_file(folder: str, rank: int) -> Path:
+    return Path(folder) / f"{rank}.rows"

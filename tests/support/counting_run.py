@@ -23,6 +23,7 @@ from embodyflow.orchestration.run.iterations import iteration, nodes
 from embodyflow.orchestration.run.iterations.lookahead import Lookahead
 from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.open_run import evaluations_of
+from embodyflow.orchestration.run.scaling.scaling import FixedNumber
 from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
@@ -150,6 +151,7 @@ def run_in(folder: RunFolder, config: RunConfig) -> Any:
         turns=turns,
         rollouts=WholeIterations(session),  # type: ignore[arg-type]
         evaluations=evaluations_of(config),
+        scaling=FixedNumber(config),
     )
 
 
@@ -166,6 +168,7 @@ async def iterate(run: Any, index: int, metrics: dict[str, float] | None = None)
     It does what :mod:`embodyflow.orchestration.run.iterations.iteration` does.
     """
     nodes.CURRENT_RUN.set(run)
+    await run.scaling.begin(index)
     report = await nodes._run_or_recall(work_of(run, index), [])
     run.turns.mark_rolled_out(index)
     await run.turns.wait_to_train(index)

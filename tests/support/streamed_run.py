@@ -43,6 +43,7 @@ class GroupRanks(Ranks):
         self.fails_at: set[int] = set()  # number of groups that are played before one fails
         self.loses_rows: set[int] = set()  # iterations whose groups' rows are lost once
         self.num_played = 0
+        self.num_rollout_workers = 2
         self._rows: dict[str, str] = {}
 
     async def abandon_groups(self) -> None:

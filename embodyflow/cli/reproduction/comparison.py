@@ -39,6 +39,8 @@ def num_digests(ledger: Ledger, iteration: int) -> int:
 def _differences(recorded: Ledger, repeated: Ledger, iteration: int, nodes: Sequence[str]) -> Iterator[str]:
     if _text(recorded.newest("groups", iteration)) != _text(repeated.newest("groups", iteration)):
         yield "its groups differ"
+    if recorded.newest("workers", iteration) != repeated.newest("workers", iteration):
+        yield "its number of rollout workers differs"
     before, now = recorded.newest("commit", iteration) or {}, repeated.newest("commit", iteration) or {}
     digests, others = before.get("digests", {}), now.get("digests", {})
     for node in sorted(digests, key=lambda each: (nodes.index(each) if each in nodes else len(nodes), each)):

@@ -12,6 +12,9 @@ from embodyflow.record.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 
+DECISIONS = ("groups", "workers")
+"""Kinds of lines of a ledger that do not follow from a run's seed, and that a resume repeats."""
+
 UNTRACKED = {"tensorboard": False, "wandb": "disabled", "trace": False}
 """Section ``tracking`` of the scratch run, whose metrics nobody watches."""
 
@@ -19,7 +22,7 @@ UNTRACKED = {"tensorboard": False, "wandb": "disabled", "trace": False}
 def prepare(path: Path, folder: RunFolder, ledger: Ledger, span: Span, max_staleness: int) -> RunFolder:
     """Create a folder that a resume continues with the iterations to repeat, as the run's record says.
 
-    Its ledger begins with the decisions of the run that do not follow from its seed: the groups of each iteration.
+    Its ledger begins with the decisions of the run that do not follow from its seed.
 
     Args:
         path: The folder to create.
@@ -46,7 +49,7 @@ def prepare(path: Path, folder: RunFolder, ledger: Ledger, span: Span, max_stale
         shutil.copytree(labelled, path / LABELLED)
     decisions = Ledger(scratch.ledger_path)
     for entry in ledger.entries:
-        if entry.kind == "groups" and entry.iteration <= span.last:
+        if entry.kind in DECISIONS and entry.iteration <= span.last:
             decisions.append(entry.kind, entry.iteration, entry.facts)
     return scratch
 

@@ -84,6 +84,8 @@ def _more_workers(time: IterationTime, config: RunConfig) -> Iterator[Advice]:
     g is the time of the nodes on rollout workers that no training precedes, on the critical path. Twice as many workers
     need half of it; of that, no more is saved than the trainer waits for, R.
     """
+    if isinstance(config, GroupedConfig) and config.rollout.autoscale is not None:  # it starts more itself
+        return
     now = config.rollout.num_workers
     keys = f"rollout.num_workers={2 * now}"
     if isinstance(config, ControlConfig):

@@ -177,6 +177,8 @@ class EmbodiedConfig(GroupedConfig):
             return self
         if self.streams:
             raise ValueError("rollout.mode=streaming: allowed with off_policy=null")
+        if self.rollout.autoscale is not None:
+            raise ValueError("rollout.autoscale: allowed with off_policy=null")
         check_off_policy(self.off_policy, self.policy, self.algorithm, self.trainer)
         check_training(self.policy, needs_critic="off_policy", has_demonstrations=True)
         if self.off_policy.demonstrations is not None:

@@ -24,6 +24,9 @@ SHOWN = (
     "policy/entropy",
     "perf/env_steps_per_second",
     "perf/iteration_seconds",
+    "perf/wait_for_rollout_seconds",
+    "perf/rollout_idle_share",
+    "perf/rollout_workers",
 )
 _TAKEN = {"weights": "weights", "models": "models and optimizers", "everything": "whole state"}
 DIGEST_LENGTH = 12

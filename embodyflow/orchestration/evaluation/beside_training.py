@@ -101,4 +101,4 @@ def _lane(run: Run, version: int) -> Lane:
     assert evaluation is not None, "no evaluation is due without one"
     if evaluation.own_worker:
         return OwnWorker(version, rows, run.config)
-    return BetweenRollouts(version, rows, evaluation.rows_per_part)
+    return BetweenRollouts(version, rows, run.config, evaluation.rows_per_part)

@@ -17,7 +17,8 @@ class BetweenIterations:
             return
         if run.folder.metrics.evaluation(index) is None:
             run.folder.write_status("evaluate", index, run.config.iterations)
-        await evaluate_version(run, index, InTurn(), run.session.weights_digest)
+        lane = InTurn(run.config.rollout.fewest_workers)
+        await evaluate_version(run, index, lane, run.session.weights_digest)
         run.folder.write_status("train", index, run.config.iterations)
 
     async def resume(self, run: Run, last: int) -> None:

@@ -21,11 +21,18 @@ class Lane(Protocol):
 
 
 class InTurn:
-    """Implements :class:`Lane`: rollout workers act with the newest weights, and training waits."""
+    """Implements :class:`Lane`: rollout workers act with the newest weights, and training waits.
+
+    Args:
+        num_workers: Number of rollout workers that share the episodes; ``None`` is all of them.
+    """
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self._num_workers = num_workers
 
     async def play(self, work: NodeWork) -> NodeReport:
         """Run the node."""
-        return await submit_node(work)
+        return await submit_node(replace(work, num_ranks=self._num_workers))
 
     async def run(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run the node."""
@@ -38,17 +45,19 @@ class BetweenRollouts:
     Args:
         version: Version of the policy.
         rows: Folder of the rows of evaluations in progress.
+        config: Run configuration.
         rows_per_part: Episodes or responses of a part.
     """
 
-    def __init__(self, version: int, rows: StageRows, rows_per_part: int) -> None:
+    def __init__(self, version: int, rows: StageRows, config: RunConfig, rows_per_part: int) -> None:
         self._version, self._rows, self._rows_per_part = version, rows, rows_per_part
+        self._num_workers = config.rollout.fewest_workers
 
     async def play(self, work: NodeWork) -> NodeReport:
         """Run the node in parts."""
         config = {**work.config, "rows_per_part": self._rows_per_part}
         stage = _stage(self._rows, self._version, work)
-        return await self.run(replace(work, config=config, stage=stage, in_parts=True))
+        return await self.run(replace(work, config=config, stage=stage, num_ranks=self._num_workers, in_parts=True))
 
     async def run(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run the node."""
@@ -56,7 +65,7 @@ class BetweenRollouts:
 
 
 class OwnWorker:
-    """Implements :class:`Lane`: a worker of its own plays the shares of all rollout workers, one after the other.
+    """Implements :class:`Lane`: a worker of its own plays the shares of rollout workers, one after the other.
 
     So the metrics of the shares are merged as if each worker had played its own, to the last bit.
 
@@ -67,7 +76,7 @@ class OwnWorker:
     """
 
     def __init__(self, version: int, rows: StageRows, config: RunConfig) -> None:
-        self._version, self._rows, self._num_shares = version, rows, config.rollout.num_workers
+        self._version, self._rows, self._num_shares = version, rows, config.rollout.fewest_workers
         self._timeout = config.cluster.node_timeout * self._num_shares
 
     async def play(self, work: NodeWork) -> NodeReport:

@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from embodyflow.config import RunConfig
+from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.pipeline import FilterConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import BUILT_IN, Node, NodeRole, TaskGraph, load_pipeline
 from embodyflow.graph.node_groups import runs_on
 from embodyflow.nodes.declarations import declared
+from embodyflow.orchestration.run.iterations.graph_run import rollout_nodes
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.references import resolve
 
@@ -67,6 +69,7 @@ def check_compatibility(config: RunConfig) -> None:
     _check_entropy(graph, config)
     _check_filter(graph, config)
     _check_interrupt(graph, config)
+    _check_autoscale(graph, config)
     _check_interpolation(graph, config)
     if config.streams:
         generating_node(graph)
@@ -200,9 +203,10 @@ def _check_agent_baseline(graph: TaskGraph, config: RunConfig) -> None:
 def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
     """Refuse sums over all rows on several rollout workers, which do not communicate."""
     on_rollout_workers = any(runs_on(graph, node_id) == "rollout" for node_id in _nodes_of(graph, ADVANTAGE))
-    if config.algorithm.needs_whole_batch and on_rollout_workers and config.rollout.num_workers > 1:
+    if config.algorithm.needs_whole_batch and on_rollout_workers and (most := config.rollout.most_workers) > 1:
+        key = "num_workers" if most == config.rollout.num_workers else "autoscale.max_workers"
         raise ConfigError(
-            f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} sums "
+            f"rollout.{key}={most}: algorithm.advantage={config.algorithm.advantage} sums "
             "over all rows, which several rollout workers cannot; allowed are 1 and a pipeline whose advantage follows "
             "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false) or a "
             "graph of your own"
@@ -280,6 +284,23 @@ def _check_interrupt(graph: TaskGraph, config: RunConfig) -> None:
     if config.rollout.swaps_weights and (others := _nodes_of(graph, "dynamic_sampling")):
         raise ConfigError(
             f"rollout.interrupt.every: allowed is null; node {others[0]!r} generates rows too, with one version each"
+        )
+
+
+def _check_autoscale(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse nodes whose rows depend on the number of rollout workers, or run after it may have changed."""
+    if not isinstance(config, GroupedConfig) or config.rollout.autoscale is None:
+        return
+    if sampling := _nodes_of(graph, "dynamic_sampling"):
+        raise ConfigError(
+            f"rollout.autoscale: allowed is null; node {sampling[0]!r} fills the share of each worker, so its rows "
+            "depend on their number"
+        )
+    before = rollout_nodes(graph)
+    if late := [each for each in graph.nodes if runs_on(graph, each) == "rollout" and each not in before]:
+        raise ConfigError(
+            f"rollout.autoscale: allowed is null; node {late[0]!r} runs on rollout workers after a node of the "
+            "trainer, when their number may be that of the next iteration"
         )
 
 

@@ -16,7 +16,10 @@ from embodyflow.orchestration.run.evaluations import Evaluations
 from embodyflow.orchestration.run.iterations.iteration import iteration
 from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.iterations.turns import Turns
+from embodyflow.orchestration.run.processes import write_processes
 from embodyflow.orchestration.run.recovery import record_processes
+from embodyflow.orchestration.run.scaling.autoscaling import Autoscaling
+from embodyflow.orchestration.run.scaling.scaling import FixedNumber, Scaling
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.orchestration.run.streaming.rollouts import Rollouts, WholeIterations
@@ -59,9 +62,9 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                     turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)
                     rollouts = _rollouts_of(config, graph, session, stages, folder, turns)
                     evaluations = evaluations_of(config)
-                    run = Run(
-                        *(session, folder, trackers, graph, iterations, stages, artifacts, turns, rollouts, evaluations)
-                    )
+                    scaling = _scaling_of(config, session, stages, folder, rollouts)
+                    shared = session, folder, trackers, graph, iterations, stages, artifacts
+                    run = Run(*shared, turns, rollouts, evaluations, scaling)
                     CURRENT_RUN.set(run)
                     await record_processes(run)
                     yield run
@@ -79,6 +82,15 @@ def _rollouts_of(
         return WholeIterations(session)
     assert isinstance(config, GroupedConfig)
     return Stream(config, session, stages, folder.groups, turns, generating_node(graph))
+
+
+def _scaling_of(config: RunConfig, session: Session, stages: Stages, folder: RunFolder, rollouts: Rollouts) -> Scaling:
+    """Return the rule of the number of rollout workers."""
+    settings = config.rollout.autoscale if isinstance(config, GroupedConfig) else None
+    if settings is None:
+        return FixedNumber(config)
+    record = partial(write_processes, folder, session)
+    return Autoscaling(settings, config.rollout.num_workers, session, stages, rollouts, record)
 
 
 def evaluations_of(config: RunConfig) -> Evaluations[Run]:

@@ -6,7 +6,6 @@ not retried, since they would only repeat: they end the run, and its last commit
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.errors import DamageError, InfrastructureError
 from embodyflow.orchestration.run.iterations.nodes import Run
+from embodyflow.orchestration.run.processes import write_processes
 from embodyflow.process.tracing import span
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ async def recover(run: Run) -> None:
 
 async def record_processes(run: Run) -> None:
     """Write the process ids of the driver and the workers to the run's folder."""
-    run.folder.write_processes({"driver": os.getpid(), **await run.session.processes()})
+    await write_processes(run.folder, run.session)
 
 
 async def restore(run: Run) -> int:
@@ -89,6 +89,7 @@ async def restore(run: Run) -> int:
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
     await run.stages.restore_metrics(last)
     run.turns.reset(last)
+    await run.scaling.start(last)
     await run.rollouts.start(last)
     return last
 

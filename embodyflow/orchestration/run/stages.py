@@ -78,6 +78,15 @@ class Stages:
         """Append the groups of an iteration to the ledger."""
         await self.record("groups", selection.iteration, selection.facts())
 
+    def num_workers(self, iteration: int) -> int | None:
+        """Return the number of rollout workers that the ledger has for an iteration, or ``None``."""
+        facts = self.ledger.newest("workers", iteration)
+        return None if facts is None else int(facts["number"])
+
+    async def record_num_workers(self, iteration: int, number: int) -> None:
+        """Append the number of rollout workers of an iteration to the ledger."""
+        await self.record("workers", iteration, {"number": number})
+
     async def record(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
         """Append a line to the ledger and wait until it is on disk."""
         async with self._lock:

@@ -464,6 +464,24 @@ def test_a_killed_rollout_worker_is_replaced_and_gives_the_same_rows(run: Run) -
     assert run.wait(run.session.processes())["rollout/1"] == now[1]
 
 
+def test_rollout_workers_come_and_go_between_two_nodes(run: Run) -> None:
+    def rows_of(report: NodeReport) -> list[Any]:
+        client = BufferClient(run.session._buffers)
+        return [uid for shard in report.shards for uid in client.get_shard(shard)["uid"].tolist()]
+
+    before = run.node("tasks:generate", "rollout")
+    rows, pids = rows_of(before), run.wait(run.session._groups["rollout"].call("ready"))
+    run.wait(run.session.resize_rollouts(1))
+    assert eventually(lambda: pids[1] not in our_processes(), PATIENCE), "the worker that has ended is still there"
+    assert "rollout/1" not in run.wait(run.session.processes())
+    alone = run.node("tasks:generate", "rollout")
+    assert len(alone.shards) == 1 and rows_of(alone) == rows
+    run.wait(run.session.resize_rollouts(2))
+    again = run.node("tasks:generate", "rollout")
+    assert again.digests == before.digests and rows_of(again) == rows
+    assert run.wait(run.session.processes())["rollout/0"] == pids[0]
+
+
 def test_closing_leaves_no_process(run: Run) -> None:
     titles = sorted(our_processes().values())
     assert sum("Worker" in title for title in titles) >= 2 and any("Buffer" in title for title in titles), titles

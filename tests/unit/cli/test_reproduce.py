@@ -15,6 +15,7 @@ from streamed_run import ITERATIONS, config_of, open_stream, train
 
 from embodyflow.cli.main import main
 from embodyflow.cli.reproduction import reproduce
+from embodyflow.cli.reproduction.comparison import difference
 from embodyflow.cli.reproduction.scratch_run import prepare
 from embodyflow.cli.reproduction.span import Span
 from embodyflow.config import RunConfig
@@ -106,6 +107,22 @@ def test_a_reproduction_has_the_labelled_episodes_that_the_run_began_with(tmp_pa
     (folder.path / LABELLED / "iteration-000000").write_bytes(b"1234")
     scratch = prepare(tmp_path / "scratch", folder, Ledger(folder.ledger_path), Span(1, 2), max_staleness=1)
     assert (scratch.path / LABELLED / "iteration-000000").read_bytes() == b"1234"
+
+
+def test_a_reproduction_repeats_the_numbers_of_workers(tmp_path: Path) -> None:
+    folder = trained_run(tmp_path, *ORDERS["ahead"])
+    recorded = Ledger(folder.ledger_path)
+    for iteration in range(1, 4):
+        recorded.append("workers", iteration, {"number": iteration})
+    scratch = prepare(tmp_path / "scratch", folder, recorded, Span(1, 2), max_staleness=1)
+    repeated = Ledger(scratch.ledger_path)
+    assert [entry[:2] for entry in repeated.entries] == [("workers", 1), ("workers", 2)]
+    commit = recorded.newest("commit", 2)
+    assert commit is not None
+    repeated.append("commit", 2, commit)
+    assert difference(recorded, repeated, 2, ["rollout"]) is None
+    repeated.append("workers", 2, {"number": 1})
+    assert difference(recorded, repeated, 2, ["rollout"]) == "its number of rollout workers differs"
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,9 @@ def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object, tiny
     played |= {"uid": np.arange(4), "group_id": np.arange(4)}
     worker = SimpleNamespace(
         config=tiny_config(),
-        evaluation_episodes=lambda mode: "goals",
+        rank=0,
+        world_size=1,
+        evaluation_episodes=lambda mode, share: "goals",
         play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
         fault_metrics=dict,
     )
@@ -309,7 +311,9 @@ def test_evaluation_of_several_tasks_reports_each(tiny_config) -> None:
     played |= {"uid": np.arange(3), "group_id": np.arange(3), "env_task_id": np.array([0, 1, 1])}
     worker = SimpleNamespace(
         config=tiny_config("env.tasks=[reach-v3,push-v3,pick-place-v3]", "rollout.num_groups=3"),
-        evaluation_episodes=lambda mode: "goals",
+        rank=0,
+        world_size=1,
+        evaluation_episodes=lambda mode, share: "goals",
         play=lambda episodes, split, draws: played,
         fault_metrics=dict,
     )

@@ -36,6 +36,19 @@ def test_work_in_flight_counts_as_far_as_it_has_come() -> None:
     assert busy.idle_share(later, later) == 0.0
 
 
+def test_a_rank_counts_from_the_moment_when_it_comes() -> None:
+    busy = BusyTime(1)
+    began = time.perf_counter()
+    with busy.at_work(0):
+        time.sleep(0.02)
+        busy.resize(2)
+        assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.0, abs=0.05)
+        with busy.at_work(1):
+            busy.resize(1)  # it ends in the middle of its work
+        time.sleep(0.02)
+    assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.0, abs=0.05)
+
+
 def test_the_offset_of_a_clock_is_that_of_the_fastest_answer() -> None:
     delays = iter([0.02, 0.0, 0.01, 0.0, 0.0, 0.02, 0.0, 0.0, 0.0])
 

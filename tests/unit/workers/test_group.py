@@ -58,7 +58,8 @@ class Rank:
         self.pid, self.num_nodes, self.has_started = pid, 0, False
         self.node, self.connected_to = "node", ""
         self._node, self._start = node, start
-        for method in (self._run_node, self._ready, self._node_id, self._hold_address, self._connect):
+        self.shares_with = 0
+        for method in (self._run_node, self._ready, self._node_id, self._hold_address, self._connect, self._invoke):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
         self._busy = asyncio.Lock()  # held by the calls that run one at a time
         self.run_compute_node = SimpleNamespace(remote=self._remote(self._compute))
@@ -92,6 +93,11 @@ class Rank:
 
     async def _connect(self, address: str) -> None:
         self.connected_to = address
+
+    async def _invoke(self, method: str, number: int) -> None:
+        assert method == "resize"
+        async with self._busy:
+            self.shares_with = number
 
     async def _done(self, work: Callable[[], Any]) -> Any:
         result = work()
@@ -161,6 +167,71 @@ def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[...
         "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory; lower "
         "rollout.num_workers or rollout.envs_per_worker, or give the machine more memory"
     )
+
+
+def test_further_ranks_join_between_two_nodes(tiny_config: Callable[..., RunConfig], killed: list[Rank]) -> None:
+    may_end = asyncio.Event()
+    first, second, third = Rank(1, node=may_end.wait), Rank(2), Rank(3)
+    group = Group(tiny_config(), [first])
+    group._waiting += [[second], [third]]
+
+    async def resize() -> None:
+        await group.start()
+        node = asyncio.create_task(_within(group))
+        await asyncio.sleep(0.01)
+        growing = asyncio.create_task(group.resize(3))
+        await asyncio.sleep(0.05)
+        assert second.has_started and third.has_started, "they start beside nodes"
+        assert len(group) == 1 and not growing.done()
+        late = asyncio.create_task(_within(group))
+        may_end.set()
+        await growing
+        assert len(await node) == 1 and len(await late) == 3
+
+    asyncio.run(resize())
+    assert [rank.shares_with for rank in (first, second, third)] == [3, 3, 3]
+    assert group.pids == {0: 1, 1: 2, 2: 3} and not killed
+
+
+async def _within(group: Group) -> list[Any]:
+    async with group.membership.used():
+        return await group.run_node([CALL] * len(group))
+
+
+def test_the_last_ranks_end_once_no_node_runs(tiny_config: Callable[..., RunConfig], killed: list[Rank]) -> None:
+    first, second = Rank(1), Rank(2, node=after(0.05))
+    group = Group(tiny_config(), [first], [second, Rank(3)])
+
+    async def resize() -> None:
+        await group.start()
+        node = asyncio.create_task(_within(group))
+        await asyncio.sleep(0.01)
+        await group.resize(1)
+        assert node.done(), "the node has ended before its rank"
+        assert killed == [second] and group.pids == {0: 1} and first.shares_with == 1
+        await group.resize(2)
+
+    asyncio.run(resize())
+    assert group.pids == {0: 1, 1: 3} and first.shares_with == 2
+
+
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, ValueError("no such environment")])
+def test_a_rank_that_fails_to_start_leaves_the_group_as_it_was(
+    error: Exception, tiny_config: Callable[..., RunConfig], killed: list[Rank]
+) -> None:
+    failed, good = Rank(2, start=failing(error)), Rank(3)
+    group = Group(tiny_config(), [Rank(1)])
+    group._waiting.append([failed, good])
+
+    async def resize() -> None:
+        await group.start()
+        with pytest.raises((WorkerLostError, ValueError)):
+            await group.resize(2)
+        assert len(group) == 1 and killed == [failed]
+        await group.resize(2)
+
+    asyncio.run(resize())
+    assert group.pids == {0: 1, 1: 3}
 
 
 def test_the_log_says_why_a_rank_is_replaced(

@@ -16,6 +16,7 @@ from embodyflow.data.tickets import Ticket
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers import session as session_module
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork
+from embodyflow.workers.membership import Membership
 from embodyflow.workers.rows.layout import Layout
 from embodyflow.workers.session import Session
 
@@ -29,6 +30,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.calls: list[NodeCall] = []
+        self.membership = Membership()
 
     def __len__(self) -> int:
         return 4
@@ -215,3 +217,40 @@ def test_all_versions_since_a_group_began_are_offered_and_kept(monkeypatch: pyte
         assert sorted(freed) == ["weights/0/", "weights/1/", "weights/2/"]
 
     asyncio.run(play())
+
+
+class Readers:
+    """Rollout ranks that read rows from disk in turns."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self.membership = number, Membership()
+        self.read: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return self._number
+
+    async def call_in_turns(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        assert method == "recall"
+        self.read = [(number, digest) for *_, number, digest in calls]
+        return [(ShardRef(f"{iteration}/{node}/{number}", "here", 1), None) for node, iteration, _, number, _ in calls]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_rows_are_recalled_whatever_the_number_of_ranks(number: int, tiny_config: Callable[..., RunConfig]) -> None:
+    readers = Readers(number)
+    session = Session(tiny_config(), {"rollout": readers}, {})  # type: ignore[dict-item]
+    kept = NodeReport(
+        node_id="rollout", group="rollout", shards=(), metrics={}, info={}, digests=("a", "b"), seconds=0.0, logs=()
+    )
+    report = asyncio.run(session.recall(NodeWork("rollout", "f", "rollout", 1, stage="s"), kept))
+    assert readers.read == [(0, "a"), (1, "b")]
+    assert [shard.shard_id for shard in report.shards] == ["1/rollout/0", "1/rollout/1"]
+
+
+def test_a_node_may_run_on_the_first_ranks_alone(tiny_config: Callable[..., RunConfig]) -> None:
+    ranks = Ranks()
+    ranks.ranks_per_copy = 1
+    session = Session(tiny_config(), {"rollout": ranks}, {})  # type: ignore[dict-item]
+    for number, calls in ((3, 3), (None, 4), (7, 4)):
+        asyncio.run(session.run_node(NodeWork("evaluate", "f", "rollout", 1, num_ranks=number)))
+        assert len(ranks.calls) == calls and {call.num_ranks for call in ranks.calls} == {number}

@@ -63,6 +63,7 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     """Run the graph once; return its metrics and the digests of its rows, by node id."""
     run = CURRENT_RUN.get()
     started = time.perf_counter()
+    num_workers = await run.scaling.begin(index)
     reports = await run_graph(index, run_node)
     await keep_episodes(run, index, reports)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
@@ -74,6 +75,8 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     metrics |= used_time(run.graph, reports) | used_resources(reports.values())
     idle = run.session.idle_shares(began, ended)
     metrics |= {f"perf/{group}_idle_share": share for group, share in idle.items()}
+    metrics["perf/rollout_workers"] = float(num_workers)
+    run.scaling.end(index, metrics)
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 

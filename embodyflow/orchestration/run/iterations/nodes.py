@@ -21,6 +21,7 @@ from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.run.evaluations import Evaluations
 from embodyflow.orchestration.run.iterations.parts import run_in_parts
 from embodyflow.orchestration.run.iterations.turns import Turns
+from embodyflow.orchestration.run.scaling.scaling import Scaling
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.rollouts import Rollouts
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
@@ -46,6 +47,7 @@ class Run:
         turns: Order of the iterations in flight.
         rollouts: Source of the iterations' rollouts.
         evaluations: Evaluations of the versions that are due.
+        scaling: Number of rollout workers of each iteration.
     """
 
     session: Session
@@ -58,6 +60,7 @@ class Run:
     turns: Turns
     rollouts: Rollouts
     evaluations: "Evaluations[Run]"
+    scaling: Scaling
 
     @property
     def config(self) -> RunConfig:

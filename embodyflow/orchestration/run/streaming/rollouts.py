@@ -19,6 +19,12 @@ class Rollouts(Protocol):
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node; see :meth:`embodyflow.workers.session.Session.run_node`."""
 
+    async def leave_workers_from(self, number: int) -> None:
+        """Wait until nothing is played on the rollout workers from rank ``number`` on, and play nothing more there."""
+
+    def use_workers(self, number: int) -> None:
+        """Play on so many rollout workers from now on."""
+
 
 class WholeIterations:
     """Implements :class:`Rollouts`: the rollout of an iteration is a node like all others.
@@ -39,3 +45,9 @@ class WholeIterations:
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node."""
         return await self._session.run_node(work, parents)
+
+    async def leave_workers_from(self, number: int) -> None:
+        """Do nothing: between two rollouts nothing is played."""
+
+    def use_workers(self, number: int) -> None:
+        """Do nothing: a node runs on all workers."""

@@ -55,7 +55,7 @@ class Stream:
         await self._session.abandon_groups()
         self._groups.drop_after(last)
         rollout = self._config.rollout
-        self._room = Room(rollout.num_workers, rollout.most_groups_in_flight, rollout.max_staleness + 1)
+        self._room = Room(self._session.num_rollout_workers, rollout.most_groups_in_flight, rollout.max_staleness + 1)
         self._selections: dict[int, Selection] = {}
         self._wanted: list[Ticket] = []  # groups to play before further ones
         self._errors: list[BaseException] = []
@@ -95,6 +95,17 @@ class Stream:
             raise
         metrics = merge_metrics(result.metrics for result in results) | _stream_metrics(selection, results)
         return replace(report, metrics=report.metrics | metrics)
+
+    async def leave_workers_from(self, number: int) -> None:
+        """Wait until the groups that are played on the workers from rank ``number`` on have ended."""
+        self._room.close_from(number)
+        while not self._room.is_empty_from(number):
+            await self._changed.wait()
+
+    def use_workers(self, number: int) -> None:
+        """Play groups on so many workers from now on."""
+        self._room.open(number)
+        self._fill()
 
     def _go_on(self, last: int) -> Admission:
         """Return the stream as it is after a commit."""

@@ -48,13 +48,13 @@ def test_each_lane_acts_with_its_version(
 ) -> None:
     rows, config = StageRows(tmp_path), tiny_config("rollout.num_workers=2", "cluster.node_timeout=50")
     stage = str(tmp_path / "iteration-000003" / "evaluate_greedy")
-    for lane in (InTurn(), BetweenRollouts(3, rows, 5), OwnWorker(3, rows, config)):
+    for lane in (InTurn(2), BetweenRollouts(3, rows, config, 5), OwnWorker(3, rows, config)):
         use(lane)
     in_turn, between, own = submitted[:2], submitted[2:4], submitted[4:]
-    assert in_turn == [WORK, WORK]
+    assert in_turn == [replace(WORK, num_ranks=2), WORK]
     parts = {"mode": "greedy", "rows_per_part": 5}
     acts = replace(WORK, policy_version=3)
-    assert between == [replace(acts, config=parts, stage=stage, in_parts=True), acts]
+    assert between == [replace(acts, config=parts, stage=stage, num_ranks=2, in_parts=True), acts]
     shares, acts = {"mode": "greedy", "shares": 2}, replace(acts, group="evaluation")
     assert own == [replace(acts, config=shares, stage=stage, timeout=100.0), acts]
 

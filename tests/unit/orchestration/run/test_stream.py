@@ -188,6 +188,22 @@ def test_a_worker_has_room_for_so_many_groups_and_versions() -> None:
     assert room.for_version(2) == 1
 
 
+def test_a_worker_that_is_to_end_gets_no_further_group() -> None:
+    room = Room(num_workers=2, groups=2, versions=1)
+    room.enter(0, 0)
+    room.enter(1, 0)
+    room.close_from(1)
+    assert room.for_version(0) == 0 and not room.is_empty_from(1)
+    room.enter(0, 0)
+    assert room.for_version(0) is None
+    room.leave(1, 0)
+    assert room.is_empty_from(1)
+    room.open(1)
+    assert room.for_version(0) is None
+    room.open(3)
+    assert room.for_version(0) == 1 and room.for_version(1) == 1
+
+
 # ---- graphs
 
 
