@@ -13,6 +13,9 @@ from tensordict import TensorDict
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
+from embodyflow.data.parts import PartsDigest
+from embodyflow.data.tables import digest_of
+from embodyflow.nodes.engines import TrainerEngine
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
@@ -87,6 +90,18 @@ def demos_for(config: RunConfig) -> TensorDict:
             "instruction_ids": words.numpy(),
         }
     )
+
+
+def assert_same_in_parts(trainer: TrainerEngine) -> None:
+    """Check that the weights in parts are the full weights, on rank 0; every rank must call it."""
+    weights, in_parts = trainer.weights(), trainer.weights_in_parts()
+    if trainer.rank != 0:
+        assert weights == {} and list(in_parts.parts) == []
+        return
+    assert list(in_parts.outlines) == list(weights)
+    digest = PartsDigest(in_parts.outlines)
+    assert sum(part.values.nbytes for part in digest.watch(in_parts.parts)) == sum(w.nbytes for w in weights.values())
+    assert digest.hexdigest() == digest_of(weights)
 
 
 def largest_gap(left: Weights, right: Weights) -> float:
