@@ -38,6 +38,7 @@ SIZES = {**SMOLVLA, "num_layers": 21}
 WORDS = (
     *(*IMAGES, "policy=tiny_smolvla", *scratch(SIZES), "policy.chunk_size=10", "policy.num_steps=10"),
     *("policy.train_expert_only=true", "rollout.num_groups=1", "rollout.envs_per_worker=8"),
+    "cluster.start_timeout=600",
 )
 
 

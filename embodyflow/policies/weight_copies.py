@@ -34,7 +34,7 @@ def copy_weights(model: nn.Module, weights: Mapping[str, np.ndarray]) -> None:
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor of an array's memory, or of a copy if it is read-only, as arrays from other machines are."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return torch.from_numpy(array if array.flags.writeable else np.array(array))
 
 
 def _misshapen(state: Mapping[str, torch.Tensor], weights: Mapping[str, np.ndarray]) -> set[str]:

@@ -38,10 +38,10 @@ def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
     Raises:
         torch.multiprocessing.ProcessRaisedException: A rank failed; the message has its traceback.
     """
-    mp.spawn(_work_and_exit, (work, args), nprocs=num_ranks)
+    mp.spawn(work_and_exit, (work, args), nprocs=num_ranks)
 
 
-def _work_and_exit(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+def work_and_exit(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
     """Call ``work`` and exit the process at once, as runs do at their end.
 
     A normal interpreter shutdown can abort, because gloo's threads live on while anything refers to the process group

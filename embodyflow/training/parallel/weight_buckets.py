@@ -6,8 +6,8 @@ rank sends what it has of a bucket as bytes from CPU to CPU, and rank 0 puts the
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ class _Rows:
     name: str
     start: int
     stop: int
-    owners: list[tuple[int, Box]] = field(default_factory=list)
+    owners: Sequence[tuple[int, Box]]
 
 
 class ShardedWeights:

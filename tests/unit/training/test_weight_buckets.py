@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from trainers import free_address, spawn_ranks
+from torch.multiprocessing import start_processes
+from trainers import free_address, work_and_exit
 
 from embodyflow.data.parts import PartsDigest
 from embodyflow.data.tables import digest_of
@@ -64,6 +65,7 @@ def test_weights_of_one_rank_are_not_copied() -> None:
 
 def gather(rank: int, address: str, num_ranks: int, folder: Path) -> None:
     """Gather weights in all layouts of the ranks."""
+    torch.set_num_threads(1)  # a fork has no other threads
     dist.init_process_group("gloo", f"tcp://{address}", rank=rank, world_size=num_ranks)
     line, grid = init_device_mesh("cpu", (num_ranks,)), init_device_mesh("cpu", (2, num_ranks // 2))
     layouts = [(line, [placement]) for placement in (Shard(0), Replicate())]
@@ -91,5 +93,6 @@ def gather(rank: int, address: str, num_ranks: int, folder: Path) -> None:
 
 
 def test_sharded_weights_have_the_digest_of_the_whole(tmp_path: Path) -> None:
-    spawn_ranks(gather, free_address(), 4, tmp_path, num_ranks=4)
+    # Forks import nothing again.
+    start_processes(work_and_exit, (gather, (free_address(), 4, tmp_path)), nprocs=4, start_method="fork")
     assert len(list(tmp_path.iterdir())) == 4
