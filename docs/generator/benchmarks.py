@@ -606,6 +606,22 @@ def heads() -> str:
     return table(("Pass", "Head", "Memory", "CPU time"), rows)
 
 
+def weights_memory() -> str:
+    """Return how much memory grows while weights are published, before and now."""
+    report = _read("weights_memory")
+    rows = [
+        (
+            {"before": "whole", "in buckets": "in buckets"}[each["code"]],
+            str(each["ranks"]),
+            *(", ".join(f"{value:.2f}" for value in each["growth"][role]) for role in ("trainer", "rollout")),
+            *(f"{min(each['seconds'][role]):.1f} s" for role in ("trainer", "rollout")),
+        )
+        for each in sorted(report["comparisons"], key=lambda each: (each["ranks"], each["code"]))
+    ]
+    names = ("Weights travel", "Trainer ranks", "Rank 0", "Rollout worker", "Publication", "Loading")
+    return table(names, rows)
+
+
 def self_play() -> str:
     """Return how exploitable self-play leaves a policy."""
     report = _read("self_play")
@@ -627,7 +643,8 @@ TABLES = {
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, gpu, gpu_jobs, staleness, streaming, control),
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
-        *(libero, agents, self_play, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing),
+        *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
+        *(orchestration, tracing),
         *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
     )
 }

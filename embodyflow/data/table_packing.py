@@ -12,6 +12,7 @@ Arrays are copied in by memcpy and read in place; nothing is pickled.
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -35,9 +36,14 @@ class Packing:
 
     Attributes:
         num_bytes: Size of the packed table in bytes.
+        num_value_bytes: Size of the columns' values and lengths in bytes.
+        head_offset: Offset of :attr:`head`.
     """
 
+    head_offset = KEY_BYTES
+
     def __init__(self, table: Mapping[str, Column]) -> None:
+        self._names = list(table)
         self._arrays = [array for column in table.values() for array in _arrays_of(column)]
         schema = [_describe(name, column) for name, column in table.items()]
         self._schema = json.dumps(schema, separators=(",", ":")).encode()
@@ -46,11 +52,20 @@ class Packing:
             self._offsets.append(_aligned(end))
             end = self._offsets[-1] + array.nbytes
         self.num_bytes = end
+        self.num_value_bytes = sum(array.nbytes for array in self._arrays)
+
+    @property
+    def head(self) -> bytes:
+        """What lies between the key and the values."""
+        return len(self._schema).to_bytes(_SCHEMA - KEY_BYTES, sys.byteorder) + self._schema
+
+    def offset_of(self, name: str) -> int:
+        """Return the offset of a column's values; no column may be ragged."""
+        return self._offsets[self._names.index(name)]
 
     def write(self, memory: Memory, key: int) -> None:
         """Copy the columns to memory, then write the key, which marks the content as complete."""
-        np.ndarray(1, np.int64, memory, KEY_BYTES)[0] = len(self._schema)
-        memory[_SCHEMA : _SCHEMA + len(self._schema)] = self._schema
+        memory[KEY_BYTES : _SCHEMA + len(self._schema)] = self.head
         for array, offset in zip(self._arrays, self._offsets, strict=True):
             np.ndarray(array.shape, array.dtype, memory, offset)[...] = array
         np.ndarray(1, np.int64, memory)[0] = key

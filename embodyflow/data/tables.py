@@ -110,7 +110,12 @@ def digest_of(columns: Mapping[str, Column]) -> str:
     return sha.hexdigest()
 
 
+def digest_head(name: str, array: Array) -> bytes:
+    """Return the bytes that go into :func:`digest_of` before those of an array."""
+    return f"{name}|{array.dtype.str}|{array.shape or (1,)}|".encode()
+
+
 def _update(sha: "hashlib._Hash", name: str, array: Array) -> None:
     array = np.ascontiguousarray(array)
-    sha.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+    sha.update(digest_head(name, array))
     sha.update(array.view(np.uint8).data if array.ndim else array.tobytes())

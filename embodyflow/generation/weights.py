@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from embodyflow.policies.weight_copies import as_tensor
+
 
 @dataclass(frozen=True)
 class ModelWeights:
@@ -72,7 +74,7 @@ class ModelWeights:
         self.check(weights)
         state = model.state_dict()
         for name, array in weights.items():
-            state[name].copy_(torch.tensor(array))  # torch.tensor copies: arrays in shared memory may be read-only
+            state[name].copy_(as_tensor(array))
 
     def _canonical_name(self, name: str) -> str:
         return self.canonical_names.get(name, name)

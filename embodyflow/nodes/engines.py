@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.data.batches import Columns
     from embodyflow.data.metrics import Metric
     from embodyflow.data.partition import Share
+    from embodyflow.data.parts import FullWeights
     from embodyflow.data.row_plan import Index
     from embodyflow.data.rows_file import Journal
     from embodyflow.data.segment import Segment
@@ -342,6 +343,9 @@ class TrainerEngine(Reducer, Protocol):
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the policy's full weights by name, on rank 0."""
+
+    def weights_in_parts(self) -> FullWeights:
+        """Return the same in parts, for publication; the collective ends when all ranks have exhausted the parts."""
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return arrays by which rollout engines check new weights before they use them; may be empty."""

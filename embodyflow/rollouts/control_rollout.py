@@ -22,6 +22,7 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
+from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.tracing import span
 from embodyflow.rollouts.executable_actions import executable_actions
@@ -75,7 +76,7 @@ class ControlRollout:
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        self.policy.model.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
+        copy_weights(self.policy.model, weights)
         self.policy_version = version
 
     def collect(

@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
@@ -28,6 +27,7 @@ from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
+from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.process.tracing import span
 from embodyflow.rollouts.action_noise import chunk_uniforms
 from embodyflow.rollouts.clips import Clip, write_animation
@@ -84,7 +84,7 @@ class EmbodiedRollout(GroupRollout):
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        load_weights(self.policy, weights)
+        copy_weights(self.policy.model, weights)
         self.policy_version = version
         if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
             measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
@@ -409,8 +409,3 @@ class EmbodiedRollout(GroupRollout):
             vector_env.close()
         for env in self.prototypes:
             env.close()
-
-
-def load_weights(policy: ActingPolicy, weights: Mapping[str, np.ndarray]) -> None:
-    """Load weights by name into a policy."""
-    policy.model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})

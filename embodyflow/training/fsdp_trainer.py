@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from embodyflow.algorithms.kl import annealed_kl_coef
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
+from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
@@ -215,6 +216,10 @@ class FSDPTrainer:
     def weights(self) -> dict[str, np.ndarray]:
         """Return the policy's full weights by name on rank 0; a collective, so every rank must call it."""
         return self.policy_weights.full()
+
+    def weights_in_parts(self) -> FullWeights:
+        """Return the same in parts, without a copy of the whole; a collective that ends with the last part."""
+        return self.policy_weights.in_parts()
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return arrays by name against which rollout workers check new weights; this trainer has none."""

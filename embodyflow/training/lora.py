@@ -6,6 +6,7 @@ zero, so the adapted policy starts equal to the base policy.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule
 
 from embodyflow.config.trainer import LoRAConfig
+from embodyflow.data.parts import FullWeights, Part
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Policy
 from embodyflow.seeding import derive_seed
 from embodyflow.training.checkpoint_reading import load_checkpoint
+from embodyflow.training.parallel.weight_buckets import ShardedWeights
 from embodyflow.training.policy_weights import full_state, load_full
 
 BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
@@ -111,6 +114,27 @@ class Adapters:
         """Return the full weights with merged adapters, W + (alpha / rank) B A, on rank 0."""
         merged = merge_adapters(full_state(self._model), self._scale)
         return {name: value.numpy().copy() for name, value in merged.items()}
+
+    def in_parts(self) -> FullWeights:
+        """Return the full weights with merged adapters in parts; a weight with an adapter is one part."""
+        state: dict[str, Any] = get_model_state_dict(self._model)
+        weights = ShardedWeights(state)
+        own = {name.replace(BASE, "."): name for name in weights.outlines if not name.endswith((A, B))}
+        outlines = {name: weights.outlines[stored] for name, stored in own.items()}
+        return FullWeights(outlines, self._merged_parts(weights, own))
+
+    def _merged_parts(self, weights: ShardedWeights, own: Mapping[str, str]) -> Iterator[Part]:
+        """Yield merged weights in order of their names; ``own`` has the name of each in the model with adapters."""
+        for name, stored in sorted(own.items()):
+            layer, base, kind = stored.rpartition(BASE)
+            if not base or kind != "weight":
+                for part in weights.parts([stored]):
+                    yield replace(part, name=name)
+                continue
+            state = {each: weights.whole(each) for each in (stored, layer + A, layer + B)}
+            found = {each: value for each, value in state.items() if value is not None}
+            for array in merge_adapters(found, self._scale).values():  # none on other ranks
+                yield Part(name, 0, array.numpy().reshape(-1))
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Load these weights as the base weights, and reset the adapters to their initial values."""

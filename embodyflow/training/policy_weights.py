@@ -14,8 +14,10 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
+from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Policy
 from embodyflow.training.checkpoint_reading import load_checkpoint
+from embodyflow.training.parallel.weight_buckets import ShardedWeights
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -46,6 +48,9 @@ class PolicyWeights(Protocol):
 
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
+
+    def in_parts(self) -> FullWeights:
+        """Return the full weights in parts, without a copy of the whole; every rank must exhaust them."""
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Load these full weights; every rank must get them."""
@@ -102,6 +107,12 @@ class AllWeights:
         """Return copies of the full weights by name, on rank 0."""
         # On one rank the state holds the parameters themselves, which the next step changes.
         return {name: value.numpy().copy() for name, value in full_state(self._policy.model).items()}
+
+    def in_parts(self) -> FullWeights:
+        """Return the full weights in parts, some of which are views of the weights themselves."""
+        state: dict[str, Any] = get_model_state_dict(self._policy.model)
+        weights = ShardedWeights(state)
+        return FullWeights(weights.outlines, weights.parts())
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Load these full weights."""

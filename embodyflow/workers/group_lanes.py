@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from embodyflow.config import RunConfig
 from embodyflow.data.row_plan import ShardRef
@@ -94,7 +92,7 @@ class VersionLanes:
         if lane.version >= 0:
             lane.engine.end()
         lane.version = -1  # a load that fails leaves no usable version
-        lane.engine.update_weights(weights_of(self._buffer, call.weights[version]), version)
+        lane.engine.update_weights(self._buffer.get_weights(call.weights[version]), version)
         lane.engine.begin()
         lane.version = version
         return lane
@@ -137,7 +135,7 @@ class InterruptedLane:
         if self._lane is not None and self._lane.version >= 0 and max(weights) > self._newest:
             self._newest = max(weights)
             self._lane.engine.offer(
-                {version: partial(weights_of, self._buffer, shard) for version, shard in weights.items()}
+                {version: partial(self._buffer.get_weights, shard) for version, shard in weights.items()}
             )
 
     def end(self) -> None:
@@ -156,11 +154,6 @@ class InterruptedLane:
             self._lane.version = call.ticket.version
         self.offer(call.weights)
         return self._lane
-
-
-def weights_of(buffer: BufferClient, shard: ShardRef) -> dict[str, NDArray[Any]]:
-    """Return the weights of a version."""
-    return {name: array[0] for name, array in buffer.get_shard(shard).items()}
 
 
 def build_lanes(config: RunConfig, buffer: BufferClient) -> Lanes:

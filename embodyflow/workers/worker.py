@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,8 @@ from embodyflow.config import RunConfig
 from embodyflow.config.run import MAX_GROUPS_IN_FLIGHT
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
+from embodyflow.data.parts import Part, PartsDigest, in_parts
+from embodyflow.data.ragged import Array
 from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
@@ -71,6 +74,16 @@ def _captured_logs() -> Iterator[list[LogLine]]:
         yield capture.lines
     finally:
         root.removeHandler(capture)
+
+
+@contextmanager
+def _exhausted(parts: Iterator[Part]) -> Iterator[Iterator[Part]]:
+    """Exhaust the parts at the end of the block even if it fails: the other ranks are in the same collectives."""
+    try:
+        yield parts
+    finally:
+        for _ in parts:
+            pass
 
 
 @ray.remote(concurrency_groups={"compute": COMPUTE_THREADS, "groups": MAX_GROUPS_IN_FLIGHT, "offers": 1})
@@ -300,7 +313,7 @@ class Worker:
     def publish_weights(self, version: int) -> tuple[ShardRef, str] | None:
         """Put the trainer's weights into the buffer as one shard; return shard and digest on rank 0.
 
-        Every rank must be called.
+        Every rank must be called. Rank 0 writes the weights part by part and never holds a copy of the whole.
 
         Raises:
             WorkerLostError: A node left the model half trained.
@@ -309,12 +322,18 @@ class Worker:
         shard_id = f"weights/{version}/{self._rank}"
         with span("publish weights", "weights", version=version, **({} if self._rank else {"writes": shard_id})):
             self._profiles.end(version)
-            columns, probe = self._trainer.weights(), self._trainer.probe()
-            if self._rank != 0:
-                return None
-            # One row: all columns of a shard have the same number of rows.
-            flat = {name: array[None] for name, array in (columns | probe).items()}
-            return self._buffer.put(shard_id, flat), digest_of(columns)
+            probe, weights = self._trainer.probe(), self._trainer.weights_in_parts()
+            with _exhausted(weights.parts) as parts:
+                return self._publish(shard_id, weights.outlines, parts, probe) if self._rank == 0 else None
+
+    def _publish(
+        self, shard_id: str, outlines: Mapping[str, Array], parts: Iterator[Part], probe: Mapping[str, Array]
+    ) -> tuple[ShardRef, str]:
+        digest = PartsDigest(outlines)
+        # One row: all columns of a shard have the same number of rows.
+        flat = {name: array[None] for name, array in {**outlines, **probe}.items()}
+        shard = self._buffer.put_in_parts(shard_id, flat, chain(digest.watch(parts), in_parts(probe)))
+        return shard, digest.hexdigest()
 
     def invoke(self, method: str, *args: Any) -> Any:
         """Call a method of the engine."""
@@ -350,10 +369,10 @@ class Worker:
         if call.weights is None or call.policy_version == self._engine_version:
             return
         with span("load weights", "weights", version=call.policy_version, reads=[call.weights.shard_id]):
-            columns = self._buffer.get_shard(call.weights)
+            weights = self._buffer.get_weights(call.weights)
             self._engine_version = -1  # a load that is interrupted leaves no usable version
             engine = cast("RolloutEngine", self._engine)
-            engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
+            engine.update_weights(weights, call.policy_version)
             self._engine_version = call.policy_version
 
 

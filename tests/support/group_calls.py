@@ -16,10 +16,10 @@ class Memory:
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.rows: dict[str, Table] = {}
-        self._weights: Table = {name: array[None] for name, array in weights.items()}
+        self._weights = weights
         self.num_loads = 0
 
-    def get_shard(self, shard: ShardRef) -> Table:
+    def get_weights(self, shard: ShardRef) -> Mapping[str, np.ndarray]:
         self.num_loads += 1
         return self._weights
 

@@ -13,6 +13,9 @@ from tensordict import TensorDict
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
+from embodyflow.data.parts import PartsDigest
+from embodyflow.data.tables import digest_of
+from embodyflow.nodes.engines import TrainerEngine
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
@@ -35,10 +38,10 @@ def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
     Raises:
         torch.multiprocessing.ProcessRaisedException: A rank failed; the message has its traceback.
     """
-    mp.spawn(_work_and_exit, (work, args), nprocs=num_ranks)
+    mp.spawn(work_and_exit, (work, args), nprocs=num_ranks)
 
 
-def _work_and_exit(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+def work_and_exit(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
     """Call ``work`` and exit the process at once, as runs do at their end.
 
     A normal interpreter shutdown can abort, because gloo's threads live on while anything refers to the process group
@@ -87,6 +90,18 @@ def demos_for(config: RunConfig) -> TensorDict:
             "instruction_ids": words.numpy(),
         }
     )
+
+
+def assert_same_in_parts(trainer: TrainerEngine) -> None:
+    """Check that the weights in parts are the full weights, on rank 0; every rank must call it."""
+    weights, in_parts = trainer.weights(), trainer.weights_in_parts()
+    if trainer.rank != 0:
+        assert weights == {} and list(in_parts.parts) == []
+        return
+    assert list(in_parts.outlines) == list(weights)
+    digest = PartsDigest(in_parts.outlines)
+    assert sum(part.values.nbytes for part in digest.watch(in_parts.parts)) == sum(w.nbytes for w in weights.values())
+    assert digest.hexdigest() == digest_of(weights)
 
 
 def largest_gap(left: Weights, right: Weights) -> float:

@@ -11,7 +11,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.policies.base import ActingPolicy, Decision
-from embodyflow.rollouts.embodied_rollout import load_weights
+from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.rollouts.episode_turns import Situation
 from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
@@ -31,7 +31,7 @@ class _Actor:
     decisions: SharedDecisions
 
     def load(self, weights: Weights) -> None:
-        load_weights(self.policy, weights)
+        copy_weights(self.policy.model, weights)
 
 
 class InterruptedEmbodiedGroups(EmbodiedGroups):

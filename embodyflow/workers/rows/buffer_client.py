@@ -2,20 +2,23 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
 import ray
 
 from embodyflow.data.metrics import Metric, total
+from embodyflow.data.parts import Part, write_parts
+from embodyflow.data.ragged import Array
 from embodyflow.data.row_plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.table_packing import Packing, unpack_rows
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.lost_actors import ACTOR_GONE
-from embodyflow.workers.rows.segments import WritableSegments, map_content
+from embodyflow.workers.rows.mapped_arrays import MappedArrays
+from embodyflow.workers.rows.segments import WritableSegments, complete, copy_content, map_content, opened
 
 _LOOKUPS = 3  # the buffer may spill a shard between its answer and the mapping
 
@@ -49,6 +52,49 @@ class BufferClient:
             except (ConnectionError, FileNotFoundError):  # the buffer died; the next call reaches its successor
                 location = self._write(shard_id, packing)
         return ShardRef(shard_id, self._host, num_rows, location)
+
+    def put_in_parts(self, shard_id: str, outlines: Mapping[str, Array], parts: Iterable[Part]) -> ShardRef:
+        """Write a shard part by part; this process holds and maps one part of it at a time.
+
+        Readers see the shard once it is whole. If the buffer dies meanwhile, its successor gets what has been written.
+
+        Args:
+            shard_id: Id of the shard.
+            outlines: An array with the shape and dtype of each column.
+            parts: The values of all columns, in any order.
+
+        Raises:
+            BufferFullError: There was no room for ``cluster.buffer.patience`` seconds.
+            ShardLostError: This node's buffer is gone, and so is its successor.
+            ValueError: The parts are fewer or more than the columns' values.
+        """
+        packing, num_rows = Packing(outlines), num_rows_of(outlines)
+        shard = ShardRef(shard_id, self._host, num_rows)
+        with ExitStack() as stack:
+            with _as_lost(shard):
+                try:
+                    location, descriptor = self._open(shard_id, packing, stack)
+                except (ConnectionError, FileNotFoundError):
+                    location, descriptor = self._open(shard_id, packing, stack)
+            write_parts(descriptor, packing, parts)
+            with _as_lost(shard):
+                try:
+                    self._complete(shard_id, location, descriptor)
+                except ConnectionError:  # the buffer died; its segment lives as long as the descriptor
+                    location, successor = self._open(shard_id, packing, stack)
+                    copy_content(descriptor, successor, packing.num_bytes)
+                    self._complete(shard_id, location, successor)
+        self._count(0, packing.num_bytes)
+        return ShardRef(shard_id, self._host, num_rows, location)
+
+    def _open(self, shard_id: str, packing: Packing, stack: ExitStack) -> tuple[Location, int]:
+        """Return the location of a new segment, and a descriptor of it that ``stack`` closes."""
+        location: Location = self._call("allocate", shard_id, packing.num_bytes)
+        return location, stack.enter_context(opened(location))
+
+    def _complete(self, shard_id: str, location: Location, descriptor: int) -> None:
+        complete(descriptor, location)
+        self._call("commit", shard_id, location.key)
 
     def _write(self, shard_id: str, packing: Packing) -> Location:
         location: Location = self._call("allocate", shard_id, packing.num_bytes)
@@ -84,6 +130,15 @@ class BufferClient:
     def get_shard(self, shard: ShardRef) -> Table:
         """Return one whole shard; see :meth:`get`."""
         return self.get(RankInput((Slice(shard, 0, shard.num_rows),), 0, shard.num_rows))
+
+    def get_weights(self, shard: ShardRef) -> Mapping[str, Array]:
+        """Return the arrays of a shard of one row; those of this node take up memory only while they are read.
+
+        Raises:
+            KeyError, ShardLostError: See :meth:`get`.
+        """
+        arrays = {name: cast(Array, column)[0, ...] for name, column in self.get_shard(shard).items()}
+        return MappedArrays(arrays)
 
     def metrics(self) -> dict[str, Metric]:
         """Return the number of reads since the last call: of known locations, after lookups, from other nodes."""

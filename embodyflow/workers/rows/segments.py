@@ -12,7 +12,8 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,7 @@ class Segment:
     def copy_to(self, folder: str, num_bytes: int) -> "Segment":
         """Return a copy of the segment in another folder."""
         copy = Segment(folder, num_bytes)
-        done = 0
-        while done < num_bytes:
-            done += os.sendfile(copy.descriptor, self.descriptor, done, num_bytes - done)
+        copy_content(self.descriptor, copy.descriptor, num_bytes)
         return copy
 
     def let_go(self) -> None:
@@ -83,6 +82,35 @@ class Segment:
         """Release the space now, even if a writer maps it. A reader that maps it would die of a bus error."""
         os.ftruncate(self.descriptor, 0)
         os.close(self.descriptor)
+
+
+@contextmanager
+def opened(location: Location) -> Iterator[int]:
+    """Yield a descriptor for writing to a segment, with its space reserved. It outlives the segment's buffer.
+
+    Raises:
+        FileNotFoundError: The buffer is gone.
+        BufferFullError: The file system is full.
+    """
+    descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _reserve(descriptor, os.fstat(descriptor))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def complete(descriptor: int, location: Location) -> None:
+    """Mark a segment's content as complete, for those who know its location."""
+    os.pwrite(descriptor, location.key.to_bytes(KEY_BYTES, "little"), 0)
+
+
+def copy_content(source: int, target: int, num_bytes: int) -> None:
+    """Copy the first bytes of a segment to another one, both given by descriptors; the kernel copies."""
+    done = 0
+    os.lseek(target, 0, os.SEEK_SET)
+    while done < num_bytes:
+        done += os.sendfile(target, source, done, num_bytes - done)
 
 
 def map_content(location: Location) -> Any:
@@ -134,14 +162,10 @@ class WritableSegments:
             return self._map(location)
 
     def _map(self, location: Location) -> Any:
-        descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with opened(location) as descriptor:
             status = os.fstat(descriptor)
             if status.st_ino not in self._mapped:
-                _reserve(descriptor, status)
                 self._mapped[status.st_ino] = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        finally:
-            os.close(descriptor)
         self._mapped.move_to_end(status.st_ino)
         if len(self._mapped) > _MAPPED_SEGMENTS:
             self._mapped.popitem(last=False)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from language_jobs import language_config, rows_to_train_on
 from safetensors.numpy import load_file, save_file
 from torch.distributed.tensor import DTensor
-from trainers import free_address, spawn_ranks
+from trainers import assert_same_in_parts, free_address, spawn_ranks
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
@@ -80,6 +80,7 @@ def train(rank: int, layout: Layout, addresses: dict[str, str], folder: Path, ro
         if trainer.critic is not None:
             norms.append(trainer.step_critic(rows[mine], **steps, seed=3)["critic/grad_norm"].value)
         saved |= named("stepped", trainer)
+        assert_same_in_parts(trainer)
         trainer.save(str(folder / name_of(case, layout)), whole=False)
         trainer.load_reference(str(folder / f"{name_of(case, WHOLE)}-start"))
         trainer.load(str(folder / name_of(case, WHOLE)))

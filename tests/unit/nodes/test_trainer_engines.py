@@ -9,6 +9,7 @@ import pytest
 import torch
 from conformance import differences
 from small_engines import JOBS, build_rollout, connected_trainer, published, rows_to_train_on
+from trainers import assert_same_in_parts
 
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.nodes.engines import TrainerEngine
@@ -48,6 +49,10 @@ def test_weights_are_arrays_by_name_and_a_probe_has_names_of_its_own(built: Buil
     weights, probe = built.engine.weights(), built.engine.probe()
     assert weights and all(isinstance(each, np.ndarray) for each in (*weights.values(), *probe.values()))
     assert not weights.keys() & probe.keys()
+
+
+def test_weights_in_parts_are_the_same(built: Built) -> None:
+    assert_same_in_parts(built.engine)
 
 
 def test_it_finds_the_log_probs_that_rows_were_sampled_with(built: Built) -> None:

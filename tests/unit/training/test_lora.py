@@ -9,7 +9,7 @@ import torch
 from language_jobs import language_config, rows_to_train_on
 from peft import PeftModel
 from torch import nn
-from trainers import SEED, demos_for, free_address, largest_gap, new_trainer, rows_for
+from trainers import SEED, assert_same_in_parts, demos_for, free_address, largest_gap, new_trainer, rows_for
 from transformers import AutoModelForCausalLM
 
 from embodyflow.config.language import LanguageConfig
@@ -110,6 +110,7 @@ def test_workers_get_merged_weights_and_a_stale_merge_is_caught(close: Close) ->
     step(trainer, rows)
     before = trainer.fingerprint()
     weights, unmerged = trainer.weights(), trainer.log_probs(rows, reference=False)
+    assert_same_in_parts(trainer)
     assert trainer.fingerprint() == before
     with pytest.raises(ParityError, match="version 2"):
         rollout.update_weights(stale | trainer.probe(), version=2)

@@ -3,8 +3,9 @@
 import asyncio
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,11 @@ import ray
 from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
+from embodyflow.data.parts import Part, in_parts, outline
 from embodyflow.data.row_plan import Location
 from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.segments import map_content
 from embodyflow.workers.rows.shard_store import ShardStore
 
 
@@ -53,17 +56,28 @@ def is_mapped(inode: int) -> bool:
     return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def test_a_dead_buffers_memory_is_released_once_its_successor_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses: list[bytes] = []
-    handle = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: addresses[-1]))
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Addresses of the buffers that have been started; clients connect to the last one."""
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr(ray, "get", lambda answer: answer)
-    client = BufferClient({"here": SimpleNamespace(address=handle)})
+    return []
+
+
+def client_of(addresses: list[bytes], kind: type[BufferClient] = BufferClient) -> Any:
+    handle = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: addresses[-1]))
+    return kind({"here": SimpleNamespace(address=handle)})
+
+
+def inode_of(location: Location) -> int:
+    return os.stat(f"/proc/{location.pid}/fd/{location.descriptor}").st_ino
+
+
+def test_a_dead_buffers_memory_is_released_once_its_successor_is_written_to(addresses: list[bytes]) -> None:
+    client = client_of(addresses)
 
     def put() -> int:
-        location = client.put("1/node/0", {"uid": np.arange(10)}).location
-        assert location is not None
-        inode = os.stat(f"/proc/{location.pid}/fd/{location.descriptor}").st_ino
+        inode = inode_of(client.put("1/node/0", {"uid": np.arange(10)}).location)
         assert is_mapped(inode)
         return inode
 
@@ -84,3 +98,126 @@ def test_memory_of_an_interrupted_thread_goes_to_others() -> None:
         assert other.call("allocate", "1/node/1", 6_000_000) is None
         del interrupted  # closes its connection
         assert eventually(lambda: other.call("allocate", "1/node/1", 6_000_000) is not None)
+
+
+WEIGHTS = {"first": np.arange(700_000, dtype=np.float32).reshape(1, 700, 1000), "last": np.full((1, 3), 5)}
+OUTLINES = {name: outline(array.shape, array.dtype) for name, array in WEIGHTS.items()}
+
+
+def parts(before_the_last: Any = None) -> Iterator[Part]:
+    """Yield the weights in two parts each; call a function before the last one."""
+    for name, array in WEIGHTS.items():
+        flat = array.reshape(-1)
+        for part in (Part(name, 0, flat[:2]), Part(name, 2, flat[2:])):
+            if name == "last" and part.start and before_the_last is not None:
+                before_the_last()
+            yield part
+
+
+class Watched(BufferClient):
+    """Knows where it was told to write."""
+
+    def __init__(self, buffers: Any) -> None:
+        super().__init__(buffers)
+        self.locations: list[Location] = []
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        answer = super()._call(method, *arguments)
+        if method == "allocate":
+            self.locations.append(answer)
+        return answer
+
+
+def assert_there(client: BufferClient, shard: Any) -> None:
+    rows = client.get_shard(shard)
+    assert list(rows) == list(WEIGHTS) and all(np.array_equal(rows[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_a_shard_in_parts_is_the_same_as_a_whole_one_and_the_writer_maps_none_of_it(addresses: list[bytes]) -> None:
+    client = client_of(addresses)
+    with buffer() as address:
+        addresses.append(address)
+        shard = client.put_in_parts("weights/1/0", OUTLINES, parts())
+        assert not is_mapped(inode_of(shard.location))
+        assert client.take_traffic()[1] > 2_800_000
+        whole = client.put("weights/2/0", WEIGHTS)
+        one, other = map_content(shard.location), map_content(whole.location)
+        assert one[8:] == other[8:]
+        assert_there(client, shard)
+
+
+def test_a_shard_whose_parts_fail_is_not_taken_for_whole_and_leaves_its_room(addresses: list[bytes]) -> None:
+    """The buffer has room for three such shards."""
+    client = client_of(addresses, Watched)
+
+    def fail() -> None:
+        assert map_content(client.locations[-1]) is None
+        raise LookupError("a rank is lost")
+
+    with buffer() as address:
+        addresses.append(address)
+        for _ in range(5):
+            with pytest.raises(LookupError, match="a rank is lost"):
+                client.put_in_parts("weights/1/0", OUTLINES, parts(fail))
+        assert_there(client, client.put_in_parts("weights/1/0", OUTLINES, parts()))
+
+
+def test_a_buffer_that_dies_in_the_middle_leaves_the_parts_to_its_successor(addresses: list[bytes]) -> None:
+    client = client_of(addresses)
+    with buffer() as successor, ExitStack() as first:
+        addresses.append(first.enter_context(buffer()))
+
+        def die() -> None:
+            first.close()
+            addresses.append(successor)
+
+        assert_there(client, client.put_in_parts("weights/1/0", OUTLINES, parts(die)))
+
+
+def test_a_writer_that_dies_in_the_middle_leaves_nothing(addresses: list[bytes]) -> None:
+    files = set(os.listdir("/dev/shm"))
+    with buffer() as address:
+        addresses.append(address)
+        writer = multiprocessing.get_context("fork").Process(target=die_while_writing, args=(addresses,))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == -signal.SIGKILL
+        other = LocalCaller(address)
+        assert eventually(lambda: other.call("allocate", "1/node/1", 8_000_000) is not None)
+    assert set(os.listdir("/dev/shm")) <= files
+
+
+def die_while_writing(addresses: list[bytes]) -> None:
+    client_of(addresses).put_in_parts("weights/1/0", OUTLINES, parts(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+
+
+def test_weights_take_up_memory_only_while_they_are_read(addresses: list[bytes]) -> None:
+    client, weights = client_of(addresses), {f"weight{n}": np.full((1, 1000, 500), n, np.float32) for n in range(4)}
+    weights["count"] = np.array([7])
+    with buffer() as address:
+        addresses.append(address)
+        shard = client.put_in_parts("weights/1/0", weights, in_parts(weights))
+        read = client.get_weights(shard)
+        for name, array in read.items():
+            assert array.shape == weights[name].shape[1:] and np.array_equal(array, weights[name][0])
+            assert resident_bytes(inode_of(shard.location)) < 3_000_000, "of eight million"
+        assert (read["weight1"] == 1).all(), "it can be read again"
+
+
+def resident_bytes(inode: int) -> int:
+    """Return the bytes that this process's mappings of a file take up."""
+    size, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split()
+        if not fields[0].endswith(":"):
+            inside = fields[4] == str(inode)
+        elif inside and fields[0] == "Rss:":
+            size += int(fields[1]) * 1024
+    return size
+
+
+def test_columns_may_be_parts_themselves(addresses: list[bytes]) -> None:
+    client = client_of(addresses)
+    with buffer() as address:
+        addresses.append(address)
+        assert_there(client, client.put_in_parts("weights/1/0", OUTLINES, in_parts(WEIGHTS)))

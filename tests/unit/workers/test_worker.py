@@ -36,7 +36,7 @@ def test_half_loaded_weights_are_not_taken_for_the_version_before() -> None:
     worker = object.__new__(plain.__ray_metadata__.modified_class)
     worker._engine, worker._engine_version = Engine(), -1
     worker._buffer = SimpleNamespace(
-        get_shard=lambda shard: {name: np.full(1, float(shard.shard_id.split("/")[1])) for name in ("first", "last")}
+        get_weights=lambda shard: dict.fromkeys(("first", "last"), np.float64(shard.shard_id.split("/")[1]))
     )
 
     def load(version: int) -> None:

@@ -61,8 +61,8 @@ class Worker:
         self._weights = weights
         self.player = GroupPlayer(config, self)  # type: ignore[arg-type]
 
-    def get_shard(self, shard: ShardRef) -> Table:
-        return {name: value[None].astype(value.dtype) for name, value in self._weights[int(shard.shard_id)].items()}
+    def get_weights(self, shard: ShardRef) -> dict[str, np.ndarray]:
+        return self._weights[int(shard.shard_id)]
 
     def put(self, shard_id: str, rows: Table) -> ShardRef:
         self.rows[int(shard_id.split("/")[-1].split(".")[0])] = rows

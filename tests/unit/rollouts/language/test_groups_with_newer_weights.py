@@ -85,8 +85,8 @@ class Memory:
         self.rows: dict[str, Table] = {}
         self._weights = weights
 
-    def get_shard(self, shard: ShardRef) -> Table:
-        return self._weights[int(shard.shard_id)]
+    def get_weights(self, shard: ShardRef) -> dict[str, Any]:
+        return {name: column[0] for name, column in self._weights[int(shard.shard_id)].items()}
 
     def put(self, shard_id: str, rows: Table) -> ShardRef:
         self.rows[shard_id] = rows
