@@ -2,6 +2,7 @@
 
     python -m benchmarks.ppo_control --experiment reacher --seeds 0 1 2
     python -m benchmarks.ppo_control --experiment half_cheetah --seeds 0 1 2
+    python -m benchmarks.ppo_control --experiment half_cheetah trainer.compile=true --output compiled.json
 
 Ours is what a user runs, ``python -m flows.ppo experiment=…``. SB3 has the same environments and hyper-parameters, the
 faster of its DummyVecEnv and SubprocVecEnv, and one thread, because the networks are too small for two. The two take
@@ -11,7 +12,8 @@ CPU seconds are those of the process and all its children.
 
 Runs are added to ``benchmarks/results/ppo_control.json``, where they replace runs with the same seed, and
 ``docs/images/ppo_control.png`` shows all of them. With ``--output`` they are added to another file,
-and nothing is drawn.
+and nothing is drawn. Further words, such as ``trainer.compile=true``, go to our flow alone; its first iteration, which
+compiles, does not count.
 """
 
 import argparse
@@ -64,13 +66,14 @@ def watch(command: list[str], metrics: Path, log: Path) -> list[dict[str, Any]]:
     return seen
 
 
-def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str, Any]:
-    """Run one contender with one seed."""
+def measure(name: str, experiment: str, iterations: int, seed: int, own_words: Sequence[str] = ()) -> dict[str, Any]:
+    """Run one contender with one seed; ``own_words`` are further overrides of our flow."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"experiment={experiment}", f"iterations={iterations}", f"seed={seed}"]
         if name == "embodyflow":
             metrics = Path(folder, "run", "metrics.jsonl")
-            command = ["-m", "flows.ppo", *words, f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
+            words += [*own_words, f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
+            command = ["-m", "flows.ppo", *words]
         else:
             metrics = Path(folder, "metrics.jsonl")
             command = ["-m", "benchmarks.ppo_control", "--stable-baselines3", str(metrics), *words]
@@ -258,10 +261,12 @@ def main() -> None:
     if arguments.stable_baselines3:
         run_stable_baselines3(arguments.stable_baselines3, words)
         return
+    if words and arguments.output == RESULTS:
+        parser.error(f"{' '.join(words)}: needs --output, since the results are those of the experiments as they are")
     runs = runs_in(arguments.output)
     for seed in arguments.seeds:
         for name in CONTENDERS:
-            run = measure(name, arguments.experiment, arguments.iterations, seed)
+            run = measure(name, arguments.experiment, arguments.iterations, seed, words)
             runs = with_run(runs, run, ("contender", "experiment", "seed"))
             speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
             print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)

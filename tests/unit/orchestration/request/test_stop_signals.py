@@ -24,7 +24,8 @@ async def flow():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
     if sys.argv[1] == "prefect":
         signal.signal(signal.SIGTERM, raise_termination)
-    print("ready", flush=True)
+    # Where the signal finds the flow's own code at work, the handler's exception ends that and not the wait below.
+    asyncio.get_running_loop().call_later(0.1, lambda: print("ready", flush=True))
     try:
         await asyncio.sleep(60)
     finally:
