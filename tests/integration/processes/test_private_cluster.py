@@ -28,7 +28,7 @@ def secrets():
     return {name for name in os.environ if name.startswith(("RAY_AUTH", "RAY_ENABLE"))}
 
 before = secrets()
-config = SimpleNamespace(run_id="private", cluster=SimpleNamespace(gpus_per_worker=0.0), groups={})
+config = SimpleNamespace(run_id="private", cluster=SimpleNamespace(gpus_per_worker=0.0), largest_groups={})
 with ray_cluster(config):
     ray.get(work.remote())
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
