@@ -18,7 +18,7 @@ INSTALLED := .venv/installed-$(EXTRAS)
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 # A busy machine may be too slow for a limit of time, or end a server that tests share. Such a test runs once more, and
 # the summary names it.
-BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there
+BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there did.not.answer
 ONCE_MORE := --reruns 1 -r aR $(foreach sign,$(BUSY),--only-rerun $(sign))
 
 .PHONY: help install run up down test test-all slow chaos bench lint clean rendering
