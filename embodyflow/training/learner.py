@@ -88,25 +88,16 @@ class Learner(TrainedModel):
         learners = (self, *joint)
         for learner in learners:
             learner.set_rate(rate)
-        num_minibatches = min(self._config.num_minibatches, total_rows)
         totals: Totals = defaultdict(list)
-        norms, passes = list[float](), 0
         compiled = self._compiled_with(joint) if self._config.compile else None
         compiling = 0.0 if compiled is None else compiled.seconds
+        taken = list[tuple[float, int]]()
         for epoch in range(self._settings.epochs):
-            minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
-            mine = minibatch_of[positions]
-            # Gathering the rows once per pass makes each mini-batch a slice.
-            shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
-            ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
-            cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
+            rows, cuts = self._shuffled(batch, positions, total_rows, derive_seed(seed, epoch))
             if compiled is not None:
-                norms += compiled.take(shuffled, cuts, total_rows, totals)
-                passes += len(cuts)
-                continue
-            taken = [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
-            norms += [norm for norm, _ in taken]
-            passes += sum(count for _, count in taken)
+                taken += [(norm, 1) for norm in compiled.take(rows, cuts, total_rows, totals)]
+            else:
+                taken += [_step(learners, rows[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
         # Log-probs and values of the next iteration's rows are the first to use the statistics of states.
         for learner in learners:
             if normalizers_of(learner.model):
@@ -114,10 +105,24 @@ class Learner(TrainedModel):
             if return_scale_of(learner.model) is not None:
                 count_returns(learner.model, batch["running_returns"], batch["loss_mask"].any(-1), self._mesh.sum)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
-        metrics[f"perf/{self._area}_micro_batches"] = last(passes)
+        metrics[f"perf/{self._area}_micro_batches"] = last(sum(passes for _, passes in taken))
         if compiled is not None:
             metrics[f"perf/{self._area}_compile_seconds"] = last(compiled.seconds - compiling)
-        return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
+        return metrics | {
+            f"{self._area}/grad_norm": last(float(np.mean([norm for norm, _ in taken]))),
+            steps: last(len(taken)),
+        }
+
+    def _shuffled(
+        self, batch: TensorDict, positions: np.ndarray, total_rows: int, seed: int
+    ) -> tuple[TensorDict, list[slice]]:
+        """Return the rows in the order of the mini-batches of a pass, and the rows of each mini-batch."""
+        num_minibatches = min(self._config.num_minibatches, total_rows)
+        mine = draw_minibatches(total_rows, num_minibatches, seed)[positions]
+        # Gathering the rows once per pass makes each mini-batch a slice.
+        rows = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
+        ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
+        return rows, [slice(start, end) for start, end in pairwise([0, *ends])]
 
     def _compiled_with(self, joint: Sequence["Learner"]) -> CompiledSteps:
         """Return the compiled steps of this model with others, the same ones in every iteration."""
