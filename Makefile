@@ -48,7 +48,7 @@ test-all: install  ## run the integration and chaos tests that `make test` leave
 	$(BIN)/python -m pytest tests/integration tests/chaos -m "not core and not slow and not gpu" $(TWO_AT_ONCE) \
 		$(ONCE_MORE) --durations=12
 
-slow: install  ## run the tests that CI leaves out, about half an hour
+slow: install  ## run the tests that CI leaves out, about an hour and a half
 	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
 chaos: install  ## kill every part of a run at every node: 260 tests, about two hours on two cores

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.integration
 JOB = "control"
 
 
+@pytest.mark.slow
 def test_a_run_with_faults(faulty_runs: FaultyRuns, undisturbed: Outcome) -> None:
     steps = [record["rollout/episode_steps"] for record in undisturbed[2]]
     assert steps == [50.0] * 3, "120 steps per iteration leave episodes of 50 steps open at its end"

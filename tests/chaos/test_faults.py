@@ -32,6 +32,7 @@ def undisturbed_ahead(faulty_runs: FaultyRuns) -> Outcome:
     return faulty_runs.outcome("undisturbed-ahead")
 
 
+@pytest.mark.slow
 def test_a_run_with_rollouts_ahead_and_faults(faulty_runs: FaultyRuns, undisturbed_ahead: Outcome) -> None:
     """The trainer dies during the next rollout, the driver with rows of two iterations on disk."""
     lines = [line for line in undisturbed_ahead[2] if "digests" in line]

@@ -41,6 +41,7 @@ def train(folder: Path, run_id: str, words: list[str], *faults: dict[str, Any]) 
     return digests, num_kills
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_the_server_that_its_programs_ask(tmp_path: Path) -> None:
     words = list(JOBS["program"][1])
     undisturbed, _ = train(tmp_path, "undisturbed", words)
@@ -51,6 +52,7 @@ def test_a_worker_dies_with_the_server_that_its_programs_ask(tmp_path: Path) -> 
     assert disturbed == undisturbed and num_kills == 1
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_the_server_of_its_tools_in_mid_episode(tmp_path: Path) -> None:
     """The tool of the worker answers differently when it is called again, so no call is made twice."""
     pytest.importorskip("mcp", reason="needs the extra mcp")

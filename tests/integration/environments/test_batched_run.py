@@ -17,6 +17,7 @@ WORDS = (
 BATCH = "env.vector.mode=entry_point"
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_equals_one_of_single_environments_also_after_a_death(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:

@@ -223,6 +223,7 @@ def test_an_episode_continues_after_its_process_was_killed() -> None:
     assert trajectories[0] == trajectories[1]
 
 
+@pytest.mark.slow
 def test_a_policy_trains_from_images(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)

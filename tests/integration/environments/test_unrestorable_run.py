@@ -20,6 +20,7 @@ WORDS = (
 )
 
 
+@pytest.mark.slow
 def test_it_is_refused_unless_allowed_and_then_named_in_every_report(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

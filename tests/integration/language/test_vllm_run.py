@@ -70,7 +70,7 @@ def close() -> Iterator[list[Synced]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [(), pytest.param(LORA, marks=pytest.mark.slow)], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("words", [(), LORA], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_the_probe_passes_twenty_syncs_and_detects_every_fault(
     tied: str, words: tuple[str, ...], tmp_path: Path, close: list[Synced]
@@ -114,7 +114,8 @@ def test_the_probe_detects_a_stale_tied_head(tmp_path: Path, close: list[Synced]
         pair.sync(pair.trainer.weights())
 
 
-@pytest.mark.parametrize("words", [(), pytest.param(LORA, marks=pytest.mark.slow)], ids=["all weights", "adapters"])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), LORA], ids=["all weights", "adapters"])
 def test_a_run_generates_with_vllm(words: tuple[str, ...], tmp_path: Path, prefect_api: str) -> None:
     runs = Runs(tmp_path, prefect_api)
     process = runs.start(

@@ -325,6 +325,7 @@ def test_workers_that_do_not_fit_the_cluster_are_refused_before_any_starts(confi
     assert our_processes().keys() <= before.keys()
 
 
+@pytest.mark.slow
 def test_workers_that_share_gpus_are_spread_over_them(config: RunConfig, tmp_path: Path) -> None:
     shares = config.cluster.model_copy(update={"gpus_per_worker": 0.25, "cpus_per_worker": 0.1})
     trainer = config.trainer.model_copy(update={"num_ranks": 2})

@@ -35,9 +35,9 @@ def has_commands(page: Path) -> bool:
 
 
 def as_parameter(page: Path) -> ParameterSet:
-    """Return a page as a test's parameter: guides that start runs take a third of CI's time and are slow."""
+    """Return a page as a test's parameter: pages that start runs are slow, apart from the first one that users read."""
     starts_runs = any(isinstance(block, Commands) and block.starts_runs() for block in blocks(page))
-    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (starts_runs and page.parent.name == "how-to"))
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (starts_runs and page.stem != "first-robot"))
 
 
 @pytest.mark.timeout(900)

@@ -22,6 +22,7 @@ def commands_of(readme: Path) -> list[list[str]]:
     return [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
+@pytest.mark.slow
 def test_a_policy_of_your_own_starts_from_demonstrations_and_learns(tmp_path: Path, prefect_api: str) -> None:
     from safetensors.numpy import load_file
 

@@ -64,6 +64,7 @@ def test_the_odd_machine_is_odd(odd_project: Project) -> None:
     assert done.stdout == "54321 256 []\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_on_an_odd_machine(odd_project: Project) -> None:
     """Its user is the machine's second, without a home or a network, with few files and a long TMPDIR."""
     done = odd_project.embodyflow("run", "iterations=2", "run_id=odd")
@@ -160,6 +161,7 @@ def train_and_listen(project: Project) -> set[str]:
     return {address for found in seen.values() for address in found}
 
 
+@pytest.mark.slow
 def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     """Found by Prefect's command, used by runs, refused a second time, stopped by ``down``."""
     with ExitStack() as held:
@@ -234,6 +236,7 @@ def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(pr
     assert [limit["active_slots"] for limit in limits] == [0]
 
 
+@pytest.mark.slow
 def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: Path) -> None:
     """But for a run that a killed stack has left on their server."""
     with socket.create_server(("127.0.0.1", 0)) as ray, socket.create_server(("127.0.0.1", 0)) as free:

@@ -77,12 +77,14 @@ def swept(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     return Swept(runs.root, prefect_api, stopped, first, output, (process.returncode, again.returncode), ledgers)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_all_processes_and_names_the_command_that_continues(swept: Swept) -> None:
     assert swept.codes[0] == 130, swept.first[-4000:]
     assert "stopped; continue with the same command, sweep_id=rates and if_exists=resume" in swept.first
     assert swept.stopped == {"rates-1": "finished", "rates-2": "stopped", "rates-3": "waiting", "rates-4": "waiting"}
 
 
+@pytest.mark.slow
 def test_the_same_command_repeats_no_finished_run_and_resumes_the_interrupted_one(swept: Swept) -> None:
     assert states(swept.folder) == {
         "rates-1": "finished",
@@ -95,6 +97,7 @@ def test_the_same_command_repeats_no_finished_run_and_resumes_the_interrupted_on
     assert "resumed after iteration" in (swept.folder / "rates" / "logs" / "rates-2.log").read_text()
 
 
+@pytest.mark.slow
 def test_failed_runs_are_in_the_leaderboard_without_a_value(swept: Swept) -> None:
     board = json.loads((swept.folder / "rates" / "leaderboard.json").read_text())
     assert board["metric"] == "rollout/reward"
@@ -107,6 +110,7 @@ def test_failed_runs_are_in_the_leaderboard_without_a_value(swept: Swept) -> Non
     assert worst["states"] == {"failed": 2} and board["failures"].keys() == {"rates-3", "rates-4"}
 
 
+@pytest.mark.slow
 def test_the_output_ends_with_the_leaderboard_in_80_columns(swept: Swept) -> None:
     assert swept.codes[1] == 1, swept.second[-4000:]
     _, error, table = swept.second.rpartition(
@@ -122,6 +126,7 @@ def filtered(swept: Swept, where: str, parent: str) -> dict[str, str]:
     return {each["name"]: each["state_type"] for each in found}
 
 
+@pytest.mark.slow
 def test_the_flow_run_of_the_sweep_leads_to_those_of_its_runs_and_to_the_leaderboard(swept: Swept) -> None:
     asked: dict[str, Any] = {"flow_runs": {"name": {"any_": ["rates"]}}, "sort": "START_TIME_ASC"}
     first, second = post(f"{swept.api}/flow_runs/filter", asked)

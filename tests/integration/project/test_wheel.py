@@ -199,6 +199,7 @@ def test_the_wheel_has_one_import_root(installed: Installation, tmp_path: Path) 
     assert installed.run("embodyflow", "--version", cwd=tmp_path).stdout == f"embodyflow {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # it starts a stack and four runs
 def test_a_project_runs_on_its_stack_and_without(installed: Installation, project: Path) -> None:
     """Flow runs, Ray workers and environment processes find the rooms and the modules of the project.

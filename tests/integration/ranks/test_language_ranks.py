@@ -105,6 +105,7 @@ def distance(left: np.ndarray, right: np.ndarray) -> float:
     return float(np.linalg.norm(left - right) / np.linalg.norm(right))
 
 
+@pytest.mark.slow
 def test_ranks_agree_with_one_up_to_the_rounding_of_float64(tmp_path: Path) -> None:
     config = config_of("token_mean", (1, 1))
     trainer, rollout = LanguageTrainer(config, 0, 1), LanguageRollout(config, 0, 1)

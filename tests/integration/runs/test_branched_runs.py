@@ -29,6 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return made
 
 
+@pytest.mark.slow
 def test_a_branch_repeats_its_run_or_begins_with_its_weights(runs: Runs) -> None:
     start(runs, "same", "branch.run=first", "branch.iteration=3", "branch.take=everything")
     start(runs, "other", "branch.run=first", "branch.iteration=3", "iterations=1", "trainer.learning_rate=1e-5")
@@ -39,6 +40,7 @@ def test_a_branch_repeats_its_run_or_begins_with_its_weights(runs: Runs) -> None
     assert digests(runs, "other")[1] not in first.values()
 
 
+@pytest.mark.slow
 def test_offline_training_goes_on_in_the_environment(runs: Runs) -> None:
     """Three iterations from another run's transitions, the last one after a resume; a branch then takes steps."""
     words = (

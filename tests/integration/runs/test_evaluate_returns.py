@@ -10,6 +10,7 @@ from waiting import finish
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_a_control_run_agrees_with_training(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:

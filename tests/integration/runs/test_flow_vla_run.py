@@ -11,7 +11,8 @@ pytestmark = pytest.mark.integration
 TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
-@pytest.mark.parametrize("name", ["smolvla", pytest.param("pi0", marks=pytest.mark.slow)])  # of one family
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smolvla", "pi0"])
 def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str], name: str
 ) -> None:

@@ -42,6 +42,7 @@ KL_IN_REWARD = (
 )
 
 
+@pytest.mark.slow
 def test_the_coefficient_of_the_kl_in_the_rewards_adapts(runs: Runs) -> None:
     runs.run("ppo", *KL_IN_REWARD, flow="ppo")
     lines = runs.metrics("ppo")[1:3]
@@ -105,6 +106,7 @@ def test_a_success_classifier_rewards_and_resumes_bit_identically(runs: Runs) ->
     assert all(0 < line["reward/score"] < 1 for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flow", "loss"), [("gspo", "gspo"), ("cpgd", "cpgd")])
 def test_a_flow_trains_by_the_loss_of_its_name(runs: Runs, flow: str, loss: str) -> None:
     trained(runs, flow, "trainer.epochs=1")

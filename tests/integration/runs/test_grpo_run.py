@@ -117,6 +117,7 @@ def assert_traced(trace: Trace) -> None:
     assert not [each for each in trace.slices if "unfinished" in each.arguments or "error" in each.arguments]
 
 
+@pytest.mark.slow
 def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
     from safetensors.numpy import load_file
 

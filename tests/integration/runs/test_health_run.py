@@ -53,6 +53,7 @@ def kinds(runs: Runs, run_id: str) -> list[tuple[str, int]]:
     return [(each.kind, each.iteration) for each in Ledger(path).entries] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_run_rolls_back_and_goes_on_with_half_the_rate(runs: Runs) -> None:
     process = start(runs, "mine", *ROLLS_BACK)
     output = finish(process)

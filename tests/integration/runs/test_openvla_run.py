@@ -11,6 +11,7 @@ pytestmark = pytest.mark.integration
 TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
+@pytest.mark.slow
 def test_an_openvla_is_trained_by_images_and_loads_from_its_export(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:

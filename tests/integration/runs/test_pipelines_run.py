@@ -83,6 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: di
     return Runs(tmp_path_factory.mktemp("pipelines")).served_by(prefect_api, **ray_env)
 
 
+@pytest.mark.slow
 def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: Path) -> None:
     """The Python graph has a task run per node and the YAML graph one per iteration, which does not matter either."""
     (tmp_path / "grpo.yaml").write_text(YAML)

@@ -29,6 +29,7 @@ def weights(project: Project, name: str, **parameters: object) -> object:
     return json.loads((project.root / "runs" / name / "summary.json").read_text())["weights_digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_cancelled_run_ends_its_processes_stays_cancelled_and_can_be_resumed(project: Project) -> None:
     assert project.embodyflow("up", "--detach").returncode == 0
