@@ -11,6 +11,7 @@ ledger and the number of optimizer updates. Finished runs in the folder are reus
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -24,7 +25,10 @@ from typing import Any
 from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "chaos")]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "chaos")]
+from support_path import SUPPORT_PATH  # noqa: E402
+
+sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
 
 from faulty_nodes import CONTROL_NODES, LANGUAGE_NODES, NODES  # noqa: E402
 from faulty_runs import FaultyRuns, fault  # noqa: E402

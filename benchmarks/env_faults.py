@@ -11,6 +11,7 @@ happened. Weights and metrics must be bit-identical, and no process may be left 
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -19,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / "tests" / "support")]
+from support_path import SUPPORT_PATH  # noqa: E402
+
+sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
 
 from faulty_envs import fault_marks  # noqa: E402
 from servers import prefect_server  # noqa: E402
@@ -54,7 +58,7 @@ def campaign(folder: Path, faults: int) -> dict[str, Any]:
     """Run the job without and with faults; return the comparison."""
     (folder / "server").mkdir()
     with prefect_server(folder / "server") as url:
-        runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests" / "support"))
+        runs = Runs(folder).served_by(url, PYTHONPATH=SUPPORT_PATH)
         runs.seconds = 800.0
         peaceful, _ = play(runs, "undisturbed", {})
         random_faults = {"rate": RATE, "most": faults, "kinds": KINDS, "chunk_size": CHUNK_SIZE}

@@ -19,7 +19,10 @@ from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / "tests" / "support")]
+from support_path import SUPPORT_PATH  # noqa: E402
+
+sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
 
 from servers import prefect_server  # noqa: E402
 from small_runs import SMALL_CONTROL, Runs  # noqa: E402

@@ -9,6 +9,7 @@ from agent_jobs import WORDS as INTERVIEW_WORDS
 from agent_jobs import run_words
 from language_jobs import TINY
 from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, SMALL_SAC, TWO_WORKERS, Runs, assert_trained
+from support_path import SUPPORT_PATH
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -18,7 +19,7 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
 HERE = Path(__file__).parent
-MODULES = os.pathsep.join(map(str, (HERE, HERE.parent / "support", HERE.parents[1])))
+MODULES = os.pathsep.join((str(HERE), SUPPORT_PATH))
 WORDS = ("cluster.node_timeout=20",)
 NORMALISED = ("policy.normalize_observations=true", "policy.normalize_returns=true")
 TOOL = "{function: faulty_agents:ask, timeout: 90}"

@@ -1,10 +1,9 @@
 """Complete runs of an agent with real flows, Ray, tools and model."""
 
-import os
-
 import pytest
 from agent_jobs import WORDS, run_words
-from small_runs import ROOT, Runs
+from small_runs import Runs
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -22,8 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
 def run(runs: Runs, run_id: str, **env: str) -> list[str]:
     """Run two iterations; return the places that the tool was asked for, in order."""
     asked = runs.root.parent / f"asked-{run_id}"
-    paths = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
-    mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=paths, ASKED=str(asked), **env)
+    mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=SUPPORT_PATH, ASKED=str(asked), **env)
     process = mine.start(*INTERVIEW, f"run_id={run_id}", "iterations=2", f"run_root={runs.root}")
     output = finish(process, 400)
     assert process.returncode == 0, output[-4000:]

@@ -21,7 +21,7 @@ from embodyflow.errors import ConfigError
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-SERVER = ROOT / "tests" / "support" / "mcp_server.py"
+SERVER = ROOT / "tests" / "support" / "agents" / "mcp_server.py"
 COMMAND = [sys.executable, str(SERVER), "stdio"]
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from agent_jobs import agent_words
 from small_runs import ROOT, Runs, assert_trained, training_records
+from support_path import SUPPORT_PATH
 from transformers import AutoModelForCausalLM
 from waiting import finish
 
@@ -40,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for workflow, experiment in (("marft", "ring"), ("own", "own_ring")):
         words = ("port", f"{workflow}.yaml", "--out", f"{experiment}.yaml", "--experiment", experiment)
         command = [sys.executable, "-m", "embodyflow.cli.main", *words]
-        subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": paths()}, check=True, timeout=300)
+        subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": SUPPORT_PATH}, check=True, timeout=300)
     return folder
 
 
@@ -55,10 +56,6 @@ def with_own_actors(text: str) -> str:
     return str(yaml.safe_dump(content, sort_keys=False))
 
 
-def paths() -> str:
-    return os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
-
-
 def run(runs: Runs, project: Path, run_id: str, experiment: str = "ring", **env: str) -> list[str]:
     """Run two iterations; return the last texts that the environment got, in order."""
     asked = runs.root.parent / f"asked-{run_id}"
@@ -68,7 +65,7 @@ def run(runs: Runs, project: Path, run_id: str, experiment: str = "ring", **env:
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.ppo", *words],
         cwd=project,
-        env=runs.env | {"PYTHONPATH": paths(), "ASKED": str(asked), **env},
+        env=runs.env | {"PYTHONPATH": SUPPORT_PATH, "ASKED": str(asked), **env},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from small_runs import ROOT, Runs
+from small_runs import Runs
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 pytestmark = pytest.mark.integration
@@ -21,7 +22,7 @@ BATCH = "env.vector.mode=entry_point"
 def test_a_run_learns_and_equals_one_of_single_environments_also_after_a_death(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:
-    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(ROOT / "tests" / "support"), **ray_env)
+    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
 
     def train(run_id: str, *words: str) -> None:
         process = runs.start(*WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}", flow="ppo")

@@ -17,6 +17,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from support_path import SUPPORT_PATH
 from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
@@ -86,7 +87,7 @@ def cluster() -> Iterator[Cluster]:
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     here = Path(__file__).parent  # Workers import this module, which imports others from tests/support.
-    paths = {"PYTHONPATH": f"{here}{os.pathsep}{ROOT / 'tests' / 'support'}"}
+    paths = {"PYTHONPATH": os.pathsep.join((str(here), SUPPORT_PATH))}
     ray.init(cluster.address, log_to_driver=False, namespace="test", runtime_env={"env_vars": paths})
     yield cluster
     ray.shutdown()

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from support_path import SUPPORT_PATH
 from agent_jobs import WORDS, run_words
 from small_runs import ROOT, Runs, assert_trained
 from waiting import eventually, finish
@@ -17,12 +18,11 @@ TOOL = "rollout.agent.tools=[{function: agent_jobs:look_up, timeout: 60}]"
 ONE = ("rollout.num_workers=1", "rollout.num_groups=4", "rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
 # A trainer that waits at all asks for another worker.
 TO_TWO = ("max_workers=2", "trainer_wait=0.0001", "rollout_idle=0.99", "patience=1")
-PATHS = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
-    return Runs(tmp_path_factory.mktemp("autoscale"), prefect_api).served_by(prefect_api, PYTHONPATH=PATHS)
+    return Runs(tmp_path_factory.mktemp("autoscale"), prefect_api).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH)
 
 
 def words_of(runs: Runs, run_id: str, *words: str) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support_path import SUPPORT_PATH
 from picture_room import WORDS
 from small_runs import Runs, training_records
 from waiting import finish
 
 from embodyflow.record.run_folder import RunFolder
 
-TESTS = Path(__file__).resolve().parents[2] / "support"
 SMALL = (
     *(word for word in WORDS if not word.startswith("policy=")),
     *("algorithm=dsrl", "seed=1", "iterations=2", "rollout.num_workers=2", "rollout.num_groups=4"),
@@ -26,7 +26,7 @@ SMALL = (
 @pytest.mark.slow
 def test_a_run_steers_a_frozen_policy_and_goes_on_after_a_resume(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    runs.env["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    runs.env["PYTHONPATH"] = os.pathsep.join([SUPPORT_PATH, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = runs.start(*SMALL, f"run_root={runs.root}", "run_id=steered", flow="sac")
     output = finish(process)
     assert process.returncode == 0, output[-4000:]

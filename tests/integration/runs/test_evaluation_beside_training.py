@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_path import SUPPORT_PATH
 from agent_jobs import WORDS as AGENT_WORDS
 from agent_jobs import run_words
 from small_runs import ROOT, SMALL, SMALL_LANGUAGE, TWO_WORKERS, Runs
@@ -24,8 +25,7 @@ BESIDE = ("evaluation.beside=true", "evaluation.rows_per_part=2")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
-    modules = f"{ROOT / 'tests' / 'support'}:{ROOT}"
-    return Runs(tmp_path_factory.mktemp("beside")).served_by(prefect_api, PYTHONPATH=modules)
+    return Runs(tmp_path_factory.mktemp("beside")).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH)
 
 
 def outcome_of(runs: Runs, run_id: str, *words: str) -> tuple[Any, ...]:

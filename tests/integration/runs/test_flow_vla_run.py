@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from support_path import SUPPORT_PATH
 from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
 @pytest.mark.slow
@@ -19,7 +19,7 @@ def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
     from embodyflow.policies.policy_config import ActingPolicyConfig
     from embodyflow.policies.policy_registry import build_policy, validate_policy
 
-    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
+    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
     folder = run_and_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")
     assert json.loads((folder / "config.json").read_text())["type"] == name
     keys = {"state_dim": 2, "action_dim": 2, "chunk_size": 8, "num_steps": 4, "cameras": ("image",)}

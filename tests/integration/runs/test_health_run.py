@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_path import SUPPORT_PATH
 from small_runs import ROOT, SMALL_CONTROL, Runs, training_records
 from waiting import eventually, finish
 
@@ -31,8 +32,7 @@ PAUSES = ("health.own.fast.action=pause", *DETECTOR)
 
 @pytest.fixture
 def runs(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> Runs:
-    path = os.pathsep.join((str(ROOT / "tests" / "support"), str(ROOT)))
-    return Runs(tmp_path).served_by(prefect_api, PYTHONPATH=path, **ray_env)
+    return Runs(tmp_path).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
 
 
 def start(runs: Runs, run_id: str, *words: str) -> subprocess.Popen[str]:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from support_path import SUPPORT_PATH
 from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[2] / "support"
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_an_openvla_is_trained_by_images_and_loads_from_its_export(
     from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
     from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
 
-    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
+    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
     folder = run_and_export(runs, "seen")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "openvla"
     policy = OpenVLAPolicy(

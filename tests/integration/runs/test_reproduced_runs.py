@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support_path import SUPPORT_PATH
 from agent_jobs import WORDS, run_words
 from language_jobs import TINY
 from small_runs import ROOT, Runs
@@ -20,12 +21,11 @@ AHEAD = ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
 FIRST_READY = (*AHEAD, "rollout.mode=streaming", "rollout.order=first_ready")
 SYNCHRONOUS = (*LANGUAGE, "trainer.keep_checkpoints=4")
 AGENT = run_words(*WORDS, "rollout.agent.tools=[{function: agent_jobs:look_up, timeout: 60}]", "rollout.num_workers=1")
-PATHS = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: dict[str, str]) -> Runs:
-    return Runs(tmp_path_factory.mktemp("reproduce")).served_by(prefect_api, PYTHONPATH=PATHS, **ray_env)
+    return Runs(tmp_path_factory.mktemp("reproduce")).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
 
 
 def run(runs: Runs, run_id: str, *words: str) -> None:

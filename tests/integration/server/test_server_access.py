@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from servers import prefect_server
+from support_path import SUPPORT_PATH
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
@@ -139,8 +140,8 @@ print(json.dumps(run_flow(attacked, {}, Path("none"), lambda: "stopped")))
 
 def test_a_flow_without_a_stack_has_a_server_of_the_same_kind(tmp_path: Path) -> None:
     (tmp_path / "attack.py").write_text(FLOW)
-    paths = [ROOT, Path(__file__).parent, ROOT / "tests" / "support"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PREFECT_HOME": str(tmp_path / "home")}
+    paths = os.pathsep.join((str(Path(__file__).parent), SUPPORT_PATH))
+    env = {**os.environ, "PYTHONPATH": paths, "PREFECT_HOME": str(tmp_path / "home")}
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
         env.pop(name, None)
     command = [sys.executable, "attack.py"]

@@ -1,11 +1,11 @@
 """Complete runs that stream groups, with real flows, Ray, tools and model."""
 
 import json
-import os
 
 import pytest
 from agent_jobs import WORDS, run_words
-from small_runs import ROOT, Runs
+from small_runs import Runs
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -22,8 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
 
 
 def run(runs: Runs, run_id: str, tool: str, *words: str, **env: str) -> None:
-    paths = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
-    mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=paths, **env)
+    mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=SUPPORT_PATH, **env)
     tools = f"rollout.agent.tools=[{{function: agent_jobs:{tool}, timeout: 60}}]"
     job = run_words(*WORDS, tools, *words)
     process = mine.start(*job, f"run_id={run_id}", "iterations=3", f"run_root={runs.root}")

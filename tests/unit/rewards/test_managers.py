@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support_path import SUPPORT_PATH
 from waiting import eventually
 
 from embodyflow.errors import ConfigError, RewardError
@@ -164,7 +165,7 @@ def test_the_processes_end_with_their_parent_even_while_a_function_hangs(tmp_pat
         "pool = manager('parallel', kwargs={'marks': sys.argv[1]}, num_workers=1, time_limit=100, memory_gb=3.0);"
         "pool.score(samples('stray 1000'))"
     )
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support", HERE)))}
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join((SUPPORT_PATH, str(HERE)))}
     parent = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environ)
     assert eventually(lambda: any(strays(tmp_path)), seconds=30.0)
     [worker] = parent.children()

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from support_path import SUPPORT_PATH
 
 from embodyflow.process.ports import answers, free_port
 from embodyflow.stack.processes import descendants, start_process, stop_processes
 from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
 from embodyflow.stack.stack_folder import StackFolder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class RayHead:
@@ -33,7 +34,7 @@ class RayHead:
         self._address, secret = f"127.0.0.1:{self._port}", ray_environment(StackFolder(folder))
         self._env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self._env |= NO_TELEMETRY | secret | settings
-        self._env["PYTHONPATH"] = f"{ROOT}:{Path(__file__).parent}"  # workers have the environment of their cluster
+        self._env["PYTHONPATH"] = SUPPORT_PATH  # workers have the environment of their cluster
         self.environment = secret | {"RAY_ADDRESS": self._address}
         self._sockets: str
         self._process: psutil.Process

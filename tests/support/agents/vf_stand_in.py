@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from my_programs import complete
+from support_path import SUPPORT_PATH
 
 DESCRIPTION = {"messages": [{"role": "user", "content": "12*34="}], "answer": "408"}
 LINES = threading.Lock()
@@ -26,9 +27,8 @@ def stand_in(folder: Path, *tasks: Mapping[str, Any], before: str = "") -> str:
         before: Lines of Python that it runs first.
     """
     path = folder / "python"
-    support = str(Path(__file__).parent)
     path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path[:0] = [{support!r}, {str(Path(support).parents[1])!r}]\n{before}\n"
+        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {SUPPORT_PATH.split(os.pathsep)!r}\n{before}\n"
         f"import vf_stand_in\nvf_stand_in.main(sys.argv[2], {list(tasks)!r})\n"
     )
     path.chmod(0o755)

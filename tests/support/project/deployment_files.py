@@ -12,7 +12,7 @@ from prefect.settings.legacy import _get_valid_setting_names
 
 from embodyflow.cli.main import app as embodyflow_app
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEPLOYMENTS = ROOT / "deployments"
 
 OF_POSTGRES = {"POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB", "PGDATA"}

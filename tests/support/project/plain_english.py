@@ -1,7 +1,7 @@
 """Counts sentence shapes that the style guide (CONTRIBUTING.md, Plain English) rules out.
 
-python tests/support/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
-python tests/support/plain_english.py --count                      # totals over the whole tree
+python tests/support/project/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
+python tests/support/project/plain_english.py --count                      # totals over the whole tree
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("embodyflow", "flows", "pipelines", "tasks", "envs", "benchmarks", "examples")
 ENTRY = re.compile(r"^ +\*{0,2}[\w.`]+(?:, \*{0,2}[\w.`]+)*(?: \([^)]*\))?: (?P<text>\S.*)$")
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}

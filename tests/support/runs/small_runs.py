@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from waiting import finish
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TWO_WORKERS = "rollout.num_workers=2"
 """For tests that need several rollout workers. Each one takes seconds to start."""
 # Long episodes and noise that is shared by the actions of a chunk give groups with both outcomes. With this seed every

@@ -18,7 +18,7 @@ from waiting import RUN_SECONDS
 
 from embodyflow.orchestration.server.credentials import Credentials
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
 NAMES = sorted(each["name"] for each in DEPLOYMENTS)
