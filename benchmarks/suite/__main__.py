@@ -30,20 +30,20 @@ LOGS = ROOT / "build" / "benchmarks"
 def main(words: Sequence[str] | None = None, entries: Sequence[Entry] = ENTRIES) -> int:
     """Run the suite; return 1 if a row is too noisy or a script failed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [entry.script for entry in entries]
+    names = [entry.name for entry in entries]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="entries to run; default: all")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, default=LOGS, help="folder for logs and results of the scripts")
     arguments = parser.parse_args(words)
-    chosen = [entry for entry in entries if entry.script in arguments.only]
+    chosen = [entry for entry in entries if entry.name in arguments.only]
     rows: list[Row] = []
     print(f"{len(chosen)} entries, at most {sum(entry.max_seconds for entry in chosen) / 60:.0f} minutes", flush=True)
     for index, entry in enumerate(chosen, start=1):
-        print(f"[{index}/{len(chosen)}] {entry.script}, at most {entry.max_seconds} s … ", end="", flush=True)
+        print(f"[{index}/{len(chosen)}] {entry.name}, at most {entry.max_seconds} s … ", end="", flush=True)
         found = rows_of(entry, arguments.folder)
         print(f"{found[0].status if found[0].status == 'skipped' else f'{found[0].seconds:.0f} s'}", flush=True)
         rows += found
-        write(rows, arguments.output, [entry.script for entry in chosen[:index]], names)
+        write(rows, arguments.output, [entry.name for entry in chosen[:index]], names)
     print(f"\n{table(rows)}\n\nwritten to {arguments.output}")
     bad = [f"{row.script}{f' ({row.case})' if row.case else ''}: {row.status}" for row in rows if row.status in BAD]
     for line in bad:

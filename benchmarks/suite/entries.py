@@ -16,7 +16,7 @@ class Entry:
     """A benchmark against a peer in its quick form.
 
     Attributes:
-        script: Module in ``benchmarks``, which is also the name of the entry. It takes ``--output``.
+        script: Module below ``benchmarks``, such as ``robots.vector_env``. It takes ``--output``.
         title: Subject of the comparison, and the peer.
         arguments: Its arguments in the quick form.
         packages: Distributions that it needs beyond those of ``pip install embodyflow``.
@@ -35,10 +35,15 @@ class Entry:
     max_seconds: int
     variables: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name of the script without its folder, which is the name of the entry."""
+        return self.script.rpartition(".")[2]
+
 
 ENTRIES = (
     Entry(
-        script="vector_env",
+        script="robots.vector_env",
         title="Vector environments, beside Gymnasium's and Stable-Baselines3's",
         arguments=("--rounds", "5", "--steps", "60"),
         packages=("gymnasium", "stable-baselines3", "metaworld", "mujoco"),
@@ -47,7 +52,7 @@ ENTRIES = (
         max_seconds=150,
     ),
     Entry(
-        script="libero_steps",
+        script="robots.libero_steps",
         title="LIBERO by states, beside robosuite",
         arguments=("--quick",),
         packages=("hf-libero", "robosuite"),
@@ -57,7 +62,7 @@ ENTRIES = (
         variables=("LIBERO_ASSETS",),
     ),
     Entry(
-        script="libero_images",
+        script="robots.libero_images",
         title="LIBERO with images, beside its own SubprocVectorEnv",
         arguments=("--rounds", "5"),
         packages=("hf-libero", "robosuite"),
@@ -67,7 +72,7 @@ ENTRIES = (
         variables=("LIBERO_ASSETS",),
     ),
     Entry(
-        script="data_plane",
+        script="orchestration.data_plane",
         title="Rows between worker groups, beside Ray references",
         arguments=("--quick", "--megabytes", "100"),
         packages=("ray",),
@@ -76,7 +81,7 @@ ENTRIES = (
         max_seconds=120,
     ),
     Entry(
-        script="planning",
+        script="orchestration.planning",
         title="Plans of a redistribution, beside verl",
         arguments=("--quick",),
         packages=("verl",),
@@ -85,7 +90,7 @@ ENTRIES = (
         max_seconds=30,
     ),
     Entry(
-        script="generation",
+        script="language.generation",
         title="Generation, beside transformers' generate",
         arguments=("--quick",),
         packages=("transformers",),
@@ -94,7 +99,7 @@ ENTRIES = (
         max_seconds=85,
     ),
     Entry(
-        script="llm_grpo",
+        script="language.llm_grpo",
         title="An iteration of GRPO on a language model, beside TRL",
         arguments=("--rounds", "5", "--workloads", "64 responses of 32 tokens", "64 long-tailed responses"),
         packages=("transformers", "trl"),
@@ -103,7 +108,7 @@ ENTRIES = (
         max_seconds=100,
     ),
     Entry(
-        script="agent_against_trl",
+        script="agents.agent_against_trl",
         title="Rollouts with a tool, beside TRL",
         arguments=("--quick", "--rounds", "5"),
         packages=("transformers", "trl", "jmespath"),
@@ -112,7 +117,7 @@ ENTRIES = (
         max_seconds=130,
     ),
     Entry(
-        script="ppo_control",
+        script="control.ppo_control",
         title="PPO with Ray and Prefect, beside Stable-Baselines3",
         arguments=("--experiment", "half_cheetah", "--iterations", "4", "--seeds", "0", "1"),
         packages=("stable-baselines3", "ray", "prefect"),
@@ -121,7 +126,7 @@ ENTRIES = (
         max_seconds=185,
     ),
     Entry(
-        script="sac_control",
+        script="control.sac_control",
         title="SAC in one process, beside Stable-Baselines3",
         arguments=("--steps", "500"),
         packages=("stable-baselines3",),
@@ -130,7 +135,7 @@ ENTRIES = (
         max_seconds=130,
     ),
     Entry(
-        script="orchestration",
+        script="orchestration.orchestration",
         title="Seven empty nodes with Ray and commit, beside plain Prefect",
         arguments=("--quick",),
         packages=("prefect", "ray"),
@@ -146,50 +151,50 @@ _FAULTS = "it is a campaign of faults or growth; no peer runs in it"
 _PART = "it is a part of other benchmarks, which import it"
 
 LEFT_OUT = {
-    "agent_generation": _OWN,
-    "agent_learning": _LEARNING,
-    "algorithms": _LEARNING,
-    "batched_env": "it measures the share of a simulator's own speed that is left",
+    "agents.agent_generation": _OWN,
+    "agents.agent_learning": _LEARNING,
+    "language.algorithms": _LEARNING,
+    "robots.batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,
-    "chaos": _FAULTS,
-    "compiled_steps": _OWN,
-    "dagger": _LEARNING,
-    "durability": _OWN,
-    "durability_account": _OWN,
-    "empty_nodes": _PART,
-    "endurance": _FAULTS,
-    "env_faults": _FAULTS,
-    "evaluation_beside": _OWN,
-    "exploration": _LEARNING,
+    "operations.chaos": _FAULTS,
+    "control.compiled_steps": _OWN,
+    "robots.dagger": _LEARNING,
+    "orchestration.durability": _OWN,
+    "orchestration.durability_account": _OWN,
+    "orchestration.empty_nodes": _PART,
+    "operations.endurance": _FAULTS,
+    "robots.env_faults": _FAULTS,
+    "orchestration.evaluation_beside": _OWN,
+    "robots.exploration": _LEARNING,
     "gpu": "needs a CUDA device",
-    "head_memory": _OWN,
-    "health": _FAULTS,
-    "in_process": _PART,
-    "learning": _LEARNING,
-    "long_tails": _PART,
-    "math_learning": _LEARNING,
-    "peers_formulas": "it compares values with a peer's, not speed",
-    "planted_collapses": _PART,
-    "ppo_bound": "it compares a bound with a peer, not ours",
-    "ppo_normalized": _LEARNING,
-    "processes": _PART,
-    "real_model": _LEARNING,
-    "replay": "it measures ours alone; no peer runs in it",
-    "offline": _LEARNING,
+    "operations.head_memory": _OWN,
+    "operations.health": _FAULTS,
+    "control.in_process": _PART,
+    "robots.learning": _LEARNING,
+    "language.long_tails": _PART,
+    "language.math_learning": _LEARNING,
+    "language.peers_formulas": "it compares values with a peer's, not speed",
+    "operations.planted_collapses": _PART,
+    "control.ppo_bound": "it compares a bound with a peer, not ours",
+    "control.ppo_normalized": _LEARNING,
+    "orchestration.processes": _PART,
+    "language.real_model": _LEARNING,
+    "control.replay": "it measures ours alone; no peer runs in it",
+    "robots.offline": _LEARNING,
     "report": _PART,
-    "retention": _FAULTS,
-    "rlpd": _LEARNING,
-    "scripted_ring": _PART,
-    "self_play": _LEARNING,
-    "siirl_agents": "it shows that a peer's graphs run; their own code is not timed",
-    "siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",
-    "soak": _FAULTS,
-    "srpo": _LEARNING,
-    "staleness": _OWN,
-    "start": "its peer is a flow that trains nothing",
-    "streaming": _OWN,
-    "tracing": _OWN,
-    "watched_run": _PART,
-    "weights_memory": _OWN,
+    "operations.retention": _FAULTS,
+    "robots.rlpd": _LEARNING,
+    "agents.scripted_ring": _PART,
+    "agents.self_play": _LEARNING,
+    "agents.siirl_agents": "it shows that a peer's graphs run; their own code is not timed",
+    "orchestration.siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",
+    "operations.soak": _FAULTS,
+    "robots.srpo": _LEARNING,
+    "language.staleness": _OWN,
+    "orchestration.start": "its peer is a flow that trains nothing",
+    "language.streaming": _OWN,
+    "operations.tracing": _OWN,
+    "operations.watched_run": _PART,
+    "orchestration.weights_memory": _OWN,
 }
-"""Scripts in ``benchmarks`` that are not in the suite, each with the reason."""
+"""Modules below ``benchmarks`` that are not in the suite, each with the reason."""

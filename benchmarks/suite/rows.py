@@ -88,7 +88,7 @@ def rows_of(entry: Entry, folder: Path) -> list[Row]:
     versions, missing = installed(entry.packages)
     missing += [f"the variable {name}" for name in entry.variables if not os.environ.get(name)]
     facts: dict[str, Any] = {
-        "script": entry.script,
+        "script": entry.name,
         "title": entry.title,
         "max_spread": entry.max_spread,
         "measured": datetime.now(UTC).date().isoformat(),
@@ -140,7 +140,7 @@ def run_script(entry: Entry, folder: Path) -> Any:
     Raises:
         ScriptError: It ended with an error, wrote no JSON, or took longer than its limit.
     """
-    output, log = folder / f"{entry.script}.json", folder / f"{entry.script}.log"
+    output, log = folder / f"{entry.name}.json", folder / f"{entry.name}.log"
     for old in (output, log):
         old.unlink(missing_ok=True)
     command = [sys.executable, "-m", f"benchmarks.{entry.script}", *entry.arguments, "--output", str(output)]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from planned_faults import folder_of_run
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from benchmarks.planted_collapses import COLLAPSES
+from benchmarks.operations.planted_collapses import COLLAPSES
 from embodyflow.data.metrics import mean
 from embodyflow.types import NodeOutput
 

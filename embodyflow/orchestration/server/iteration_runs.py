@@ -1,10 +1,10 @@
 """The flow runs of iterations, opened and closed in the background.
 
 Prefect's engine opens and closes a subflow run by eight sequential requests; with seven empty task runs that is "plain
-Prefect" in ``benchmarks/orchestration.py``. This module sends three, and never blocks the iteration. A subflow run has
-a *stand-in*, the task run that represents it in its parent. The stand-in of the next iteration is created while the
-current one runs its nodes, the flow run while the current one commits, and the current flow run is closed while the
-next one runs.
+Prefect" in ``benchmarks/orchestration/orchestration.py``. This module sends three, and never blocks the iteration. A
+subflow run has a *stand-in*, the task run that represents it in its parent. The stand-in of the next iteration is
+created while the current one runs its nodes, the flow run while the current one commits, and the current flow run is
+closed while the next one runs.
 
 An unavailable server delays nothing: iterations proceed without flow runs, and their states are reported once the
 server is back.

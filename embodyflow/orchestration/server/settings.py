@@ -12,7 +12,7 @@ NO_TELEMETRY = {
 }
 
 # SQLite allows one writer. By default the server writes each event as it arrives, so flow runs meet a locked database
-# and their client sleeps for two seconds each time. Batches avoid that (benchmarks/orchestration.py).
+# and their client sleeps for two seconds each time. Batches avoid that (benchmarks/orchestration/orchestration.py).
 BATCHED_WRITES = {
     f"{prefix}_{name}": value
     for prefix in ("PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER", "PREFECT_SERVER_SERVICES_EVENT_PERSISTER")

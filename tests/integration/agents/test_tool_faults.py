@@ -10,7 +10,7 @@ import pytest
 from agent_jobs import WORDS, agent_words, tools_word
 from faulty_mcp_tools import http_server, http_tools, plan, stdio_tools
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.data.tables import digest_of
 from embodyflow.process.ports import free_port
 

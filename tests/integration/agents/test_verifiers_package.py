@@ -12,7 +12,7 @@ import pytest
 from agent_jobs import agent_words
 from episode_clients import CALL, TOKENIZER, KnownModel, context_of
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.verifiers.verifiers_workflow import EnvironmentFaultError, VerifiersWorkflow
 from embodyflow.agents.workflow import ChatEngine

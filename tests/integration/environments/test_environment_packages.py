@@ -17,7 +17,7 @@ import pytest
 from gymnasium.utils import seeding
 from small_runs import Runs
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.cli.environments.check_env import CHECKS, Subject, configuration
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.environments.adapter import AdaptedEnv

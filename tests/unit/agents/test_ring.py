@@ -15,7 +15,7 @@ from language_jobs import connected_trainer
 from ring_jobs import ring_config, ring_words
 
 import tasks
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults, ToolFailedError
 from embodyflow.agents.ring.ring import Ring

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import tasks
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError

@@ -10,7 +10,7 @@ from agent_jobs import agent_config, agent_words
 from tensordict import TensorDict
 
 import tasks
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.training.agent_baselines import AgentBaselines
 

@@ -11,7 +11,7 @@ from off_policy_runs import OffPolicyRun
 from stable_baselines import GAMMA, SIZE, drawing, linear_layers, new_batch
 from stable_baselines3.common.logger import Logger
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.training.off_policy.crossq import CrossQ

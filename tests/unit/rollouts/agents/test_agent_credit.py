@@ -10,7 +10,7 @@ from language_jobs import language_config
 from tensordict import TensorDict
 
 import tasks
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig

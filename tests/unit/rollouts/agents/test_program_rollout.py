@@ -12,7 +12,7 @@ from agent_rollouts import assert_trained_as_sampled, give_other_weights, play, 
 from language_jobs import connected_trainer
 from my_programs import SCRIPT
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.agents.programs.program import ProgramFailedError
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import to_batch

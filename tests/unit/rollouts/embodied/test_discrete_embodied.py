@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from benchmarks.in_process import InProcessRun
+from benchmarks.control.in_process import InProcessRun
 from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.errors import ConfigError
 from embodyflow.rollouts.executable_actions import null_action, numbered_actions

@@ -1,0 +1,1 @@
+"""Benchmarks of control jobs beside Stable-Baselines3."""

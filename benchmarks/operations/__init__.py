@@ -1,0 +1,1 @@
+"""Campaigns of faults, health, retention and traces."""

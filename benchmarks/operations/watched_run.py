@@ -1,0 +1,143 @@
+"""A run in one process whose detectors of health act, as those of a flow do.
+
+Detectors, the choice among several alarms, changed keys and the commit that a roll-back returns to are the flow's own
+functions; only what executes them differs. Nothing survives the process.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.control.in_process import InProcessRun
+from benchmarks.operations.planted_collapses import Fault
+from embodyflow.config.changed_values import with_values
+from embodyflow.data.metrics import as_metrics, merge_metrics
+from embodyflow.graph import Node
+from embodyflow.health.examination import Alarm, examine, strongest
+from embodyflow.health.history import Finding, Record
+from embodyflow.orchestration.evaluation.evaluation import MODES, evaluation_metrics
+from embodyflow.orchestration.health.roll_back import changed_values, iterations_back, target_of
+from embodyflow.types import Batch, NodeOutput
+from tasks import evaluate_policy
+
+
+class WatchedRun(InProcessRun):
+    """A run that does what its section ``health`` says, with one fault at most.
+
+    Args:
+        words: Overrides of the configuration.
+        folder: Folder for its checkpoints, one for each iteration.
+        fault: Spoils rows; ``None`` spoils nothing.
+        begins: First iteration that the fault spoils.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, fault: Fault | None = None, begins: int = 0) -> None:
+        super().__init__(words)
+        self._folder, self._fault, self._begins = folder, fault, begins
+        self._spoiled = 0
+        """Number of iterations that the fault has spoiled, those that a roll-back discarded included."""
+        self.records: list[dict[str, Any]] = []
+        self.alarms: list[Alarm] = []
+        self.roll_backs: list[tuple[int, int]] = []
+        """Iteration with the finding, and the one that the run returned to, of each roll-back."""
+
+    def begin(self) -> None:
+        """Start from the warm start."""
+        folder = self._folder / "0"
+        if folder.exists():
+            self._restore(0)
+        else:
+            self.warm_start()
+            self._save(0)
+            self._evaluate(0)
+
+    def go_on_from(self, other: Path, records: Sequence[Record], iteration: int) -> None:
+        """Start from the commit of another run with the same configuration up to it.
+
+        Args:
+            other: Folder of the other run's checkpoints.
+            records: Its metrics.
+            iteration: Iteration of the commit.
+        """
+        for index in range(iteration + 1):
+            shutil.copytree(other / str(index), self._folder / str(index))
+        self.records = [dict(each) for each in records if each["iteration"] <= iteration]
+        self._restore(iteration)
+
+    def to_the_end(self) -> str | None:
+        """Train to the last iteration; return ``None``, or why the run ended before."""
+        index = self._version + 1
+        while index <= self.config.iterations:
+            alarms = self._play(index)
+            self.alarms += alarms
+            alarm = strongest(alarms)
+            if alarm is None or alarm.action == "notify":
+                index += 1
+                continue
+            if alarm.action == "cancel" or len(self.roll_backs) == self.config.health.roll_back.max_times:
+                return str(alarm)
+            index = self._roll_back(alarm) + 1
+        return None
+
+    def run_node(self, node: Node, rows: Batch | None, iteration: int) -> NodeOutput:
+        """Run a node; spoil its rows if the fault lasts and they are the first to have the fault's column."""
+        had = set(rows.keys()) if rows is not None else set()  # a node may write into its rows
+        output, fault = super().run_node(node, rows, iteration), self._fault
+        if fault is None or output.batch is None or fault.column not in set(output.batch.keys()) - had:
+            return output
+        has_begun = iteration >= self._begins or self._spoiled > 0
+        if not has_begun or self._spoiled == fault.iterations:
+            return output
+        self._spoiled += 1
+        return fault.spoil(output)
+
+    def _play(self, index: int) -> list[Alarm]:
+        """Run an iteration, record and commit it; return its alarms."""
+        started = time.perf_counter()
+        try:
+            metrics = self.iterate(index)
+        except FloatingPointError as error:
+            action = self.config.health.nan.action
+            return [Alarm("nan", action or "cancel", index, Finding("", float("nan"), 0.0, str(error)))]
+        seconds = time.perf_counter() - started
+        self.records.append({"iteration": index, "weights_digest": "", **metrics, "perf/iteration_seconds": seconds})
+        self._save(index)
+        alarms = examine(self.config.health, self.records, index)
+        if self.config.evaluates_after(index):
+            self._evaluate(index)
+        return alarms
+
+    def _roll_back(self, alarm: Alarm) -> int:
+        """Return to an earlier commit with changed keys; return its iteration."""
+        committed = sorted(int(each.name) for each in self._folder.iterdir())
+        back = iterations_back(alarm.iteration, self.config.health.roll_back.iterations, self.roll_backs)
+        to = target_of(committed, alarm.iteration, back, self.config.rollout.max_staleness)
+        self.config = with_values(self.config, changed_values(self.config, alarm.detector))
+        self.roll_backs.append((alarm.iteration, to))
+        for index in committed:
+            if index > to:
+                shutil.rmtree(self._folder / str(index))
+        self.records = [each for each in self.records if each["iteration"] <= to]
+        self.trainer = self.start_trainer()
+        self._restore(to)
+        return to
+
+    def _save(self, index: int) -> None:
+        (self._folder / str(index)).mkdir(parents=True)
+        self.trainer.save(str(self._folder / str(index)))
+
+    def _restore(self, index: int) -> None:
+        self.trainer.load_reference(str(self._folder / "0"))
+        self.trainer.load(str(self._folder / str(index)))
+        self._publish(index)
+
+    def _evaluate(self, index: int) -> None:
+        """Record an evaluation as a flow does, if the job has episodes to evaluate."""
+        if self.config.evaluation is None or not hasattr(self.rollout, "evaluation_episodes"):
+            return
+        call = self._call(index, "evaluate", 0)
+        outputs = [evaluate_policy(None, {"mode": mode}, worker=self.rollout, call=call) for mode in MODES]
+        metrics = evaluation_metrics(merge_metrics(as_metrics(each.metrics) for each in outputs))
+        self.records.append({"iteration": index, **metrics})

@@ -1,0 +1,1 @@
+"""Benchmarks of the control plane and the data plane."""

@@ -1,0 +1,1 @@
+"""Benchmarks of robots: environments, learning, replay of demonstrations."""
