@@ -4,10 +4,10 @@
     LIBERO_ASSETS=… python -m benchmarks.slow_environments --jobs libero --folder /tmp/slow
 
 Every run is ``python -m flows.grpo experiment=push`` or ``experiment=libero``, scaled down, in the environments of
-``benchmarks/slow_steps.py`` and ``benchmarks/slow_libero.py``. Each environment has a process of its own in all arms: a sleep costs no core, so more
-processes would help none of them. The arms take turns, round by round. Finished runs in the folder are reused. Samples
-per second are the episodes of the iterations after the first two, divided by their time. Success is that on unseen
-goals before and after the same number of iterations.
+``benchmarks/slow_steps.py`` and ``benchmarks/slow_libero.py``. Each environment has a process of its own in all arms: a
+sleep costs no core, so more processes would help none of them. The arms take turns, round by round. Finished runs in
+the folder are reused. Samples per second are the episodes of the iterations after the first two, divided by their time.
+Success is that on unseen goals before and after the same number of iterations.
 
 The report also has two bounds: seconds of a chunk of steps in which all environments wait for the slowest, divided by
 those of an environment alone. The first is for the environments of a worker, the second for those of a group. Results

@@ -44,6 +44,4 @@ class SlowMetaWorld(SlowSteps, MetaWorldEnv):  # type: ignore[misc]
     """Meta-World with slow steps."""
 
 
-gym.register(
-    "SlowMetaWorld-v0", "benchmarks.slow_steps:SlowMetaWorld", disable_env_checker=True, order_enforce=False
-)
+gym.register("SlowMetaWorld-v0", "benchmarks.slow_steps:SlowMetaWorld", disable_env_checker=True, order_enforce=False)

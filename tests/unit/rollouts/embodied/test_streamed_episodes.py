@@ -70,10 +70,16 @@ def lanes_of(player: GroupPlayer) -> list[Any]:
     return list(cast(VersionLanes, player._lanes).lanes)
 
 
+@pytest.mark.parametrize("words", [(), ("rollout.env_processes=4",)], ids=["in threads", "episodes apart"])
 def test_groups_are_those_of_the_iteration_to_the_last_bit(
-    new_player: NewPlayer, config: RunConfig, memory: Memory, whole: EmbodiedRollout, tmp_path: Path
+    new_player: NewPlayer,
+    tiny_config: Any,
+    memory: Memory,
+    whole: EmbodiedRollout,
+    tmp_path: Path,
+    words: tuple[str, ...],
 ) -> None:
-    player = new_player(config)
+    player = new_player(tiny_config(*WORDS, *words))
     with ThreadPoolExecutor() as threads:
         results = list(threads.map(player.play, [call(tmp_path, group) for group in (2, 0, 4, 1)]))
     assert all(result.metrics["perf/env_restarts"].value == 0 for result in results)
@@ -126,7 +132,7 @@ def test_a_slow_group_holds_up_no_other(
         slow.result()
     assert ended == [1, 2, 3, 0]
     sets = lanes_of(player)[0].engine._sets
-    assert sets._num_sets == 2 == len(sets._idle), "later groups play in the environments of earlier ones"
+    assert sets.num_sets == 2 == len(sets._idle), "later groups play in the environments of earlier ones"
 
 
 def let_the_first_reset_wait(monkeypatch: pytest.MonkeyPatch, event: threading.Event) -> threading.Event:
@@ -180,7 +186,7 @@ def test_groups_of_other_tasks_replace_idle_environments(
         player.play(call(tmp_path, group, attempt=1 if group == 0 and memory.rows else 0))
     tasks = {shard: set(np.asarray(rows["env_task_id"])) for shard, rows in memory.rows.items()}
     assert [tasks[f"stream/rollout/{name}.3"] for name in ("0.0", "1.0", "2.0", "0.1")] == [{0}, {1}, {2}, {0}]
-    assert lanes_of(player)[0].engine._sets._num_sets == 1
+    assert lanes_of(player)[0].engine._sets.num_sets == 1
 
 
 def test_abandoned_groups_end_at_their_next_decision(
