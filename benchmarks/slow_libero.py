@@ -6,7 +6,7 @@ from benchmarks.slow_steps import SlowSteps
 from embodyflow.environments.libero.environment import LiberoEnv
 
 
-class SlowLibero(SlowSteps, LiberoEnv):  # type: ignore[misc]
+class SlowLibero(SlowSteps, LiberoEnv):
     """LIBERO with slow steps."""
 
 

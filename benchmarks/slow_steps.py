@@ -40,7 +40,7 @@ class SlowSteps:
         return super().step(action)  # type: ignore[misc]
 
 
-class SlowMetaWorld(SlowSteps, MetaWorldEnv):  # type: ignore[misc]
+class SlowMetaWorld(SlowSteps, MetaWorldEnv):
     """Meta-World with slow steps."""
 
 
