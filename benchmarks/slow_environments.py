@@ -29,19 +29,22 @@ from benchmarks.slow_steps import LONGEST, SHORTEST
 from benchmarks.streaming import STREAMED_ARMS, SYNCHRONOUS, compare, name_of, take_turns
 
 ARMS = {SYNCHRONOUS: [], **STREAMED_ARMS}
-NUM_ENVS, GROUP_SIZE, CHUNK_SIZE = 32, 8, 5
+GROUP_SIZE, CHUNK_SIZE = 8, 5
 COMMON = [
-    *("rollout.num_workers=1", f"rollout.envs_per_worker={NUM_ENVS}", f"rollout.env_processes={NUM_ENVS}"),
-    *(f"rollout.group_size={GROUP_SIZE}", f"policy.chunk_size={CHUNK_SIZE}"),
-    *("rollout.num_groups=8", "evaluation.every=null", "evaluation.video=false"),
+    *("rollout.num_workers=1", f"rollout.group_size={GROUP_SIZE}", f"policy.chunk_size={CHUNK_SIZE}"),
+    *("evaluation.every=null", "evaluation.video=false"),
 ]
 JOBS = {
-    "push": ["env.id=benchmarks.slow_steps:SlowMetaWorld-v0", "evaluation.num_goals=64", "iterations=8"],
+    "push": [
+        *("env.id=benchmarks.slow_steps:SlowMetaWorld-v0", "evaluation.num_goals=64"),
+        *("rollout.num_groups=8", "iterations=8"),
+    ],
     "libero": [
-        *("env.id=benchmarks.slow_libero:SlowLIBERO-v0", "env.tasks=[libero_object/0]"),
-        *("evaluation.num_goals=20", "iterations=6"),
+        *("env.id=benchmarks.slow_libero:SlowLIBERO-v0", "env.tasks=[libero_object/0]", "evaluation.num_goals=20"),
+        *("rollout.num_groups=4", "iterations=6"),
     ],
 }
+NUM_ENVS = {"push": 32, "libero": 16}
 SUCCESS = ("success_rate_before", "success_rate_after", "sampled_success_rate_before", "sampled_success_rate_after")
 RESULTS = ROOT / "benchmarks/results/slow_environments.json"
 
@@ -55,7 +58,9 @@ def lockstep(num_envs: int, chunks: int = 20_000) -> float:
 
 def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the arms of a job; return their speeds and their success."""
-    folder, words = arguments.folder / job, [*COMMON, *JOBS[job], *arguments.words]
+    folder, num_envs = arguments.folder / job, NUM_ENVS[job]
+    sizes = [f"rollout.envs_per_worker={num_envs}", f"rollout.env_processes={num_envs}"]
+    words = [*COMMON, *JOBS[job], *sizes, *arguments.words]
     arms = {arm: ARMS[arm] for arm in arguments.arms}
     speeds, loads = take_turns(arms, arguments.rounds, folder, words, job)
     comparisons = compare(speeds)
@@ -63,7 +68,8 @@ def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
         runs = [result(folder / f"{name_of(each['arm'])}-{round_}") for round_ in range(arguments.rounds)]
         each["success"] = {key: [run[key] for run in runs] for key in SUCCESS}
         print(f"{each['arm']:34} {each['success']}")
-    return {"job": job, "words": words, "loads_before_runs": loads, "arms": comparisons}
+    bounds = {"worker": lockstep(num_envs), "group": lockstep(GROUP_SIZE)}
+    return {"job": job, "words": words, "loads_before_runs": loads, "bounds": bounds, "arms": comparisons}
 
 
 def main() -> None:
@@ -76,8 +82,7 @@ def main() -> None:
     arguments = parser.parse_args()
     kept = json.loads(RESULTS.read_text())["comparisons"] if RESULTS.exists() else []
     measured = {each["job"]: each for each in kept} | {job: measure(job, arguments) for job in arguments.jobs}
-    bounds = {"worker": lockstep(NUM_ENVS), "group": lockstep(GROUP_SIZE)}
-    write_report(RESULTS, ("torch", "ray", "prefect"), list(measured.values()), bounds=bounds)
+    write_report(RESULTS, ("torch", "ray", "prefect"), list(measured.values()))
 
 
 if __name__ == "__main__":

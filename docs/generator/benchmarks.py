@@ -227,9 +227,10 @@ def slow_environments() -> str:
     rows = []
     for job in report["comparisons"]:
         for each in job["arms"]:
-            speed, success = median(each["samples_per_second"]), each["success"]
+            speed = median(each["samples_per_second"])
+            rates = {key: median(values) for key, values in each["success"].items()}
             lifts = (
-                f"{median(success[f'{kind}success_rate_before']):.2f} → {median(success[f'{kind}success_rate_after']):.2f}"
+                f"{rates[f'{kind}success_rate_before']:.2f} → {rates[f'{kind}success_rate_after']:.2f}"
                 for kind in ("", "sampled_")
             )
             rows.append((code(job["job"]), each["arm"], f"{speed:.2f}", f"{each['ratio']:.2f}", *lifts))
