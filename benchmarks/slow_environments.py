@@ -41,7 +41,7 @@ JOBS = {
     ],
     "libero": [
         *("env.id=benchmarks.slow_libero:SlowLIBERO-v0", "env.tasks=[libero_object/0]", "evaluation.num_goals=20"),
-        *("rollout.num_groups=4", "iterations=6"),
+        *("rollout.num_groups=4", "iterations=5"),
     ],
 }
 NUM_ENVS = {"push": 32, "libero": 16}
