@@ -16,8 +16,8 @@ SHORTEST, LONGEST = 0.02, 0.2
 class SlowSteps:
     """A mixin that sleeps before each step, for a time that goal, step and action decide.
 
-    So an episode that is played again takes the same time, and siblings of one goal take different times. Only the
-    split for training sleeps, since only rollouts are timed.
+    So a repeat of an episode takes the same time, and siblings of one goal take different times. Only the split for
+    training sleeps, since only rollouts are timed.
     """
 
     def __init__(self, *, split: str = "train", **kwargs: Any) -> None:
