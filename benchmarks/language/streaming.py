@@ -11,6 +11,7 @@ second are the rows of the iterations after the first two, divided by their time
 import argparse
 import os
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,12 @@ from embodyflow.record.run_folder import RunFolder
 AHEAD = ["algorithm.old_log_probs=proximal"]
 STREAMING = ["rollout.mode=streaming", *AHEAD]
 SYNCHRONOUS = "synchronous"
-ARMS = {
-    SYNCHRONOUS: [],
-    "one ahead": ["rollout.max_staleness=1", *AHEAD],
+STREAMED_ARMS = {
     "streaming by index, one ahead": ["rollout.max_staleness=1", *STREAMING],
     "streaming first ready, one ahead": ["rollout.max_staleness=1", "rollout.order=first_ready", *STREAMING],
     "streaming first ready, two ahead": ["rollout.max_staleness=2", "rollout.order=first_ready", *STREAMING],
 }
+ARMS = {SYNCHRONOUS: [], "one ahead": ["rollout.max_staleness=1", *AHEAD], **STREAMED_ARMS}
 JOB = [
     *("rollout.agent.workflow=benchmarks.language.long_tails:Waiter", "rollout.agent.max_turns=3"),
     *(
@@ -53,6 +53,26 @@ def samples_per_second(folder: Path) -> float:
     return float(rows / sum(record["perf/iteration_seconds"] for record in records))
 
 
+def name_of(arm: str) -> str:
+    """Return the first part of the names of an arm's runs, which end with the round."""
+    return arm.replace(", ", "-").replace(" ", "-")
+
+
+def take_turns(
+    arms: Mapping[str, Sequence[str]], rounds: int, folder: Path, job: Sequence[str], experiment: str
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Run each arm once per round; return samples per second by arm, and the machine's load before each run."""
+    speeds: dict[str, list[float]] = {arm: [] for arm in arms}
+    loads = []
+    for round_ in range(rounds):
+        for arm, words in arms.items():
+            loads.append(os.getloadavg()[0])
+            run("grpo", name_of(arm), round_, folder, [*job, *words], experiment)
+            speeds[arm].append(samples_per_second(folder / f"{name_of(arm)}-{round_}"))
+            print(f"round {round_}, {arm}: {speeds[arm][-1]:.2f} samples/s", flush=True)
+    return speeds, loads
+
+
 def compare(speeds: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Print and return the figures of all arms; a ratio is to the synchronous run of the same round."""
     found = []
@@ -70,18 +90,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
-    speeds: dict[str, list[float]] = {arm: [] for arm in arguments.arms}
-    loads = []
-    for round_ in range(arguments.rounds):
-        for arm in arguments.arms:
-            name = arm.replace(", ", "-").replace(" ", "-")
-            loads.append(os.getloadavg()[0])
-            run("grpo", name, round_, arguments.folder, [*JOB, *ARMS[arm], *arguments.words], "calculator")
-            speeds[arm].append(samples_per_second(arguments.folder / f"{name}-{round_}"))
-            print(f"round {round_}, {arm}: {speeds[arm][-1]:.2f} samples/s", flush=True)
-    comparisons = compare(speeds)
+    arms = {arm: ARMS[arm] for arm in arguments.arms}
+    job = [*JOB, *arguments.words]
+    speeds, loads = take_turns(arms, arguments.rounds, arguments.folder, job, "calculator")
     settings = {"words": arguments.words, "loads_before_runs": loads}
-    write_report(RESULTS, ("torch", "transformers", "ray", "prefect"), comparisons, **settings)
+    write_report(RESULTS, ("torch", "transformers", "ray", "prefect"), compare(speeds), **settings)
 
 
 if __name__ == "__main__":

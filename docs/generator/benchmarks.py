@@ -221,6 +221,23 @@ def streaming() -> str:
     return table(("Arm", "Samples/s", "By the synchronous run", "Machine"), rows)
 
 
+def slow_environments() -> str:
+    """Return the speed and the success of streamed episodes where each step of an environment is slow."""
+    report = _read("slow_environments")
+    rows = []
+    for job in report["comparisons"]:
+        for each in job["arms"]:
+            speed = median(each["samples_per_second"])
+            rates = {key: median(values) for key, values in each["success"].items()}
+            lifts = (
+                f"{rates[f'{kind}success_rate_before']:.2f} → {rates[f'{kind}success_rate_after']:.2f}"
+                for kind in ("", "sampled_")
+            )
+            rows.append((code(job["job"]), each["arm"], f"{speed:.2f}", f"{each['ratio']:.2f}", *lifts))
+    header = ("Experiment", "Arm", "Samples/s", "By the synchronous run", "Greedy success", "Sampled success")
+    return f"{table(header, rows)}\n\nOn {_machine(report)}."
+
+
 def soft_actor_critic() -> str:
     """Return returns and speed of SAC beside Stable-Baselines3's."""
     rows = []
@@ -642,6 +659,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, gpu, gpu_jobs, staleness, streaming, control),
+        *(slow_environments,),
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
         *(orchestration, tracing),

@@ -49,8 +49,8 @@ class RolloutConfig(Config):
         order: Groups of an iteration in streaming: those that are its own ``by_index``, or the ``first_ready``.
         too_old: Treatment of a group that would be staler than ``max_staleness``, with ``order=first_ready``: ``drop``
             it and draw it again, or ``wait`` for it before its last iteration is trained.
-        groups_in_flight: Most groups that a worker plays at a time in streaming; with robots, also no more than it has
-            environments for.
+        groups_in_flight: Most groups that a worker plays at a time in streaming; with robots, fewer if it has fewer
+            environments.
     """
 
     num_workers: PositiveInt

@@ -7,7 +7,7 @@ so the policy receives full batches until no episodes are waiting.
 import functools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,17 @@ _logger = logging.getLogger(__name__)
 SMALLEST_BATCH = 8
 """Size of the smallest batch for the policy. In smaller ones the last bit of a row's log-probs depends on its position,
 because a matrix product computes its last few rows differently."""
+
+
+class GroupQuarantinedError(RuntimeError):
+    """A group has an episode that kills or hangs its process at each attempt, so it needs another goal."""
+
+    def __init__(self, group_id: int, details: str) -> None:
+        super().__init__(group_id, details)
+        self.group_id, self.details = group_id, details
+
+    def __str__(self) -> str:
+        return self.details
 
 
 class EmbodiedRollout(GroupRollout):
@@ -194,24 +205,48 @@ class EmbodiedRollout(GroupRollout):
         journal: Journal | None = None,
     ) -> Columns:
         """Play the episodes on a stage; see :meth:`play`."""
-        storage, quarantines = journal or MemoryJournal(), Counter[int]()  # number of quarantines by group
+        storage = journal or MemoryJournal()
+        return self._with_playable_goals(
+            episodes, stage.split, lambda playable: self._attempt(stage, decide, playable, draws, storage)
+        )
+
+    def _with_playable_goals(
+        self, episodes: Sequence[Episode], split: str, attempt: Callable[[Sequence[Episode]], Columns]
+    ) -> Columns:
+        """Return the rows of the first attempt in which no group is quarantined; these get other goals each time."""
+        quarantines = Counter[int]()  # by group
         while True:
-            stage.env.abandon()  # episodes that an interrupted node or the last attempt left open
-            playable = [self._with_playable_goal(each, stage.split, quarantines[each.group_id]) for each in episodes]
-            rows = self._blank_rows(playable, draws)
-            solved = SolvedGoals(rows) if stage.split == "eval" else None
-            groups = GroupJournal(rows, storage)
-            slots = Slots(stage.env, playable, stage.tasks, done=groups.restore())
             try:
-                EpisodeTurns(rows, slots, groups, decide, self._action_space, solved).play(stage.parts)
-            except EnvQuarantinedError as error:
-                group = slots.episode(error.index).group_id
-                quarantines[group] += 1
-                _logger.warning("%s; group %d gets another goal", error, group)
-            else:
-                if solved is not None:
-                    solved.confirm(functools.partial(self._succeeds_without_action, stage.split))
-                return rows.columns
+                return attempt([self._with_playable_goal(each, split, quarantines[each.group_id]) for each in episodes])
+            except GroupQuarantinedError as error:
+                quarantines[error.group_id] += 1
+                _logger.warning("%s; group %d gets another goal", error, error.group_id)
+
+    def _attempt(
+        self,
+        stage: Stage,
+        decide: Decide,
+        episodes: Sequence[Episode],
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | MemoryJournal,
+    ) -> Columns:
+        """Play the episodes with the goals that they have.
+
+        Raises:
+            GroupQuarantinedError: An episode kills or hangs its process at each attempt.
+        """
+        stage.env.abandon()  # episodes that an interrupted node or the last attempt left open
+        rows = self._blank_rows(episodes, draws)
+        solved = SolvedGoals(rows) if stage.split == "eval" else None
+        groups = GroupJournal(rows, journal)
+        slots = Slots(stage.env, episodes, stage.tasks, done=groups.restore())
+        try:
+            EpisodeTurns(rows, slots, groups, decide, self._action_space, solved).play(stage.parts)
+        except EnvQuarantinedError as error:
+            raise GroupQuarantinedError(slots.episode(error.index).group_id, str(error)) from error
+        if solved is not None:
+            solved.confirm(functools.partial(self._succeeds_without_action, stage.split))
+        return rows.columns
 
     def _succeeds_without_action(self, split: str, task_id: int, goal: int) -> bool:
         """Return True if a null action succeeds in the first step of a goal."""

@@ -43,7 +43,8 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
         keep_episodes: Number of newest iterations whose episodes, without images, stay in the run's folder.
         pipelined: Step half of the environments while the policy decides for the other half; needs ``env_processes``.
             Results are bit-identical. ``false`` is faster if a decision for half of the environments takes as long as
-            one for all, and longer than a chunk of steps. In streaming each group takes its own turns.
+            one for all, and longer than a chunk of steps. In streaming the environments of each process take their own
+            turns.
     """
 
     interrupt: EpisodeInterruptConfig = EpisodeInterruptConfig()
@@ -60,10 +61,10 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
                 f"envs_per_worker={self.envs_per_worker}: must be at least group_size={self.group_size} with "
                 "mode=streaming, where a group plays in environments of its own"
             )
-        if 0 < self.env_processes < self.most_groups_in_flight:
+        if 0 < self.env_processes < self.groups_with_environments:
             raise ValueError(
                 f"env_processes={self.env_processes}: allowed with mode=streaming are 0 and at least "
-                f"{self.most_groups_in_flight}, one for each group in flight; fewer groups are in flight with a "
+                f"{self.groups_with_environments}, one for each group in flight; fewer groups are in flight with a "
                 "smaller groups_in_flight"
             )
         if not self.pipelined:
@@ -82,9 +83,26 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
         return self.interrupt.when == "published"
 
     @property
-    def most_groups_in_flight(self) -> int:
-        """Most groups that a worker plays at a time in streaming: each needs environments of its own."""
+    def groups_with_environments(self) -> int:
+        """Most groups that have an environment for each of their episodes at a time in streaming."""
         return min(self.groups_in_flight, self.envs_per_worker // self.group_size)
+
+    @property
+    def environments_of_part(self) -> int:
+        """Environments that take their turns together in streaming: those of a process, or of a group without any."""
+        num_parts = max(self.env_processes // self.groups_with_environments, 1)
+        return -(-self.group_size // num_parts)
+
+    @property
+    def most_groups_in_flight(self) -> int:
+        """Most groups that a worker plays at a time in streaming.
+
+        If the episodes of a group do not take their turns together, there are half as many groups again. Their episodes
+        begin in the environments of those that end early.
+        """
+        groups = self.groups_with_environments
+        more = -(-groups // 2) if self.environments_of_part < self.group_size else 0
+        return min(self.groups_in_flight, groups + more)
 
 
 class GoalEvaluationConfig(EvaluationConfig):

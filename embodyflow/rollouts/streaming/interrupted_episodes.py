@@ -1,5 +1,6 @@
 """Groups of episodes that go on with newer weights, between two decisions, as soon as these are published."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class InterruptedEmbodiedGroups(EmbodiedGroups):
         draws = (seed, iteration, node_id)
         seeds = np.array([derive_seed(*draws, episode.row) for episode in episodes])
         versions = np.zeros((len(episodes), self.config.num_decisions), np.int32)
+        choosing = threading.Lock()  # the parts of a group share its record
 
         def decide_as(version: int, situation: Situation) -> Decision:
             assert situation.noise is not None, "episodes for training are sampled"
@@ -70,7 +72,8 @@ class InterruptedEmbodiedGroups(EmbodiedGroups):
 
         def decide(situation: Situation) -> Decision:
             rows, t = situation.rows, situation.t
-            versions[rows, t] = chosen = _choose(log, seeds[rows], t, policies.newest)
+            with choosing:
+                versions[rows, t] = chosen = _choose(log, seeds[rows], t, policies.newest)
             return _by_version(chosen, situation, decide_as)
 
         columns = self._play_beside_others(episodes, draws, decide, timeout)

@@ -97,13 +97,13 @@ def test_faults_do_not_change_the_rows(tiny_config, rollout, played: Columns, tm
 
 
 def test_faults_do_not_change_the_rows_of_streamed_groups(tiny_config, played: Columns, tmp_path: Path) -> None:
-    """Two groups are in flight, each with a process of its own: one dies, the other hangs."""
+    """Two groups are in flight, each with two processes: one of each dies or hangs."""
     goals = played["goal"].tolist()
     faults = [{"seed": goals[0], "step": 4, "kind": "kill"}, {"seed": goals[2], "step": 12, "kind": "hang"}]
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"faults": faults}))
     faulty = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", f"+env.kwargs.plan={plan}", "env.step_timeout=2")
-    streamed = ("rollout.mode=streaming", "rollout.envs_per_worker=4", "rollout.env_processes=2")
+    streamed = ("rollout.mode=streaming", "rollout.envs_per_worker=4", "rollout.env_processes=4")
     torch.manual_seed(0)  # the weights
     groups = EmbodiedGroups(tiny_config(*faulty, *streamed), 0, 1)
     groups.begin()

@@ -14,13 +14,15 @@ from group_calls import Memory, call
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
 from embodyflow.environments.metaworld import MetaWorldEnv
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.policies.base import Decision
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout, GroupQuarantinedError
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
+from embodyflow.simulation.vector_env import EnvError
 from embodyflow.workers.group_lanes import VersionLanes
 from embodyflow.workers.group_player import GroupPlayer
 
@@ -70,10 +72,18 @@ def lanes_of(player: GroupPlayer) -> list[Any]:
     return list(cast(VersionLanes, player._lanes).lanes)
 
 
+@pytest.mark.parametrize("words", [(), ("rollout.env_processes=4",)], ids=["groups", "episodes apart"])
 def test_groups_are_those_of_the_iteration_to_the_last_bit(
-    new_player: NewPlayer, config: RunConfig, memory: Memory, whole: EmbodiedRollout, tmp_path: Path
+    new_player: NewPlayer,
+    tiny_config: Any,
+    memory: Memory,
+    whole: EmbodiedRollout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
 ) -> None:
-    player = new_player(config)
+    without_processes(monkeypatch)
+    player = new_player(tiny_config(*WORDS, *words))
     with ThreadPoolExecutor() as threads:
         results = list(threads.map(player.play, [call(tmp_path, group) for group in (2, 0, 4, 1)]))
     assert all(result.metrics["perf/env_restarts"].value == 0 for result in results)
@@ -126,7 +136,73 @@ def test_a_slow_group_holds_up_no_other(
         slow.result()
     assert ended == [1, 2, 3, 0]
     sets = lanes_of(player)[0].engine._sets
-    assert sets._num_sets == 2 == len(sets._idle), "later groups play in the environments of earlier ones"
+    assert sets.num_sets == 2 == len(sets._idle), "later groups play in the environments of earlier ones"
+
+
+def test_a_slow_episode_holds_up_no_sibling(
+    new_player: NewPlayer, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sibling ends, and other groups go on in the environment of that."""
+    others_are_done = threading.Event()
+    waits = let_the_first_reset_wait(monkeypatch, others_are_done)
+    without_processes(monkeypatch)
+    player = new_player(tiny_config(*WORDS, "rollout.env_processes=4"))
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(player.play, call(tmp_path, 0))
+        assert waits.wait(60)
+        list(threads.map(player.play, [call(tmp_path, 1), call(tmp_path, 2)]))
+        sets = lanes_of(player)[0].engine._sets
+        assert not slow.done() and (sets.num_sets, len(sets._idle)) == (4, 3)
+        others_are_done.set()
+        slow.result()
+
+
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step all environments in threads, whatever the configuration says."""
+    build = EmbodiedGroups._build_envs
+    monkeypatch.setattr(EmbodiedGroups, "_build_envs", lambda self, split, tasks, _: build(self, split, tasks, 0))
+
+
+def test_an_error_of_an_episode_ends_its_siblings(
+    new_player: NewPlayer, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, fails, steps = MetaWorldEnv.step, threading.Event(), list[int]()
+
+    def fail_once(env: MetaWorldEnv, action: Any) -> Any:
+        steps.append(1)
+        if not fails.is_set():
+            fails.set()
+            raise FloatingPointError("planted")
+        return step(env, action)
+
+    monkeypatch.setattr(MetaWorldEnv, "step", fail_once)
+    without_processes(monkeypatch)
+    config = tiny_config(*WORDS, "rollout.env_processes=4")
+    player = new_player(config)
+    with pytest.raises(EnvError, match="planted"):
+        player.play(call(tmp_path, 0))
+    assert len(steps) < config.env.max_steps
+    assert player.play(call(tmp_path, 0)).shard is not None, "its environments are free again"
+
+
+def test_siblings_get_the_same_other_goal(tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second sibling cannot be played with the first goal of the group."""
+    attempt = EmbodiedGroups._attempt
+    config = tiny_config(*WORDS, "rollout.env_processes=4")
+    without_processes(monkeypatch)
+    engine = EmbodiedGroups(config, 0, 1)
+    engine.begin()
+    goals = [episode.goal for episode in engine.training_episodes(0, 1)]
+
+    def refuse_the_first_goal(self: EmbodiedGroups, stage: Any, decide: Any, episodes: Any, *arguments: Any) -> Any:
+        if (episodes[0].row, episodes[0].goal) == (1, goals[1]):
+            raise GroupQuarantinedError(episodes[0].group_id, "planted")
+        return attempt(self, stage, decide, episodes, *arguments)
+
+    monkeypatch.setattr(EmbodiedGroups, "_attempt", refuse_the_first_goal)
+    rows = engine.play_group(0, "rollout", 0, 0, Journal(tmp_path / "0"), 60.0)
+    engine.close()
+    assert rows["goal"][0] == rows["goal"][1] != goals[0] and rows["num_steps"].all()
 
 
 def let_the_first_reset_wait(monkeypatch: pytest.MonkeyPatch, event: threading.Event) -> threading.Event:
@@ -180,7 +256,7 @@ def test_groups_of_other_tasks_replace_idle_environments(
         player.play(call(tmp_path, group, attempt=1 if group == 0 and memory.rows else 0))
     tasks = {shard: set(np.asarray(rows["env_task_id"])) for shard, rows in memory.rows.items()}
     assert [tasks[f"stream/rollout/{name}.3"] for name in ("0.0", "1.0", "2.0", "0.1")] == [{0}, {1}, {2}, {0}]
-    assert lanes_of(player)[0].engine._sets._num_sets == 1
+    assert lanes_of(player)[0].engine._sets.num_sets == 1
 
 
 def test_abandoned_groups_end_at_their_next_decision(
@@ -209,16 +285,24 @@ def test_a_group_has_a_time_limit(new_player: NewPlayer, config: RunConfig, tmp_
     assert player.play(call(tmp_path, 0)).shard is not None, "its environments are free again"
 
 
-@pytest.mark.parametrize(("words", "processes"), [((), 0), (("rollout.env_processes=3",), 1)])
-def test_each_group_has_its_part_of_the_processes(
-    tiny_config: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], processes: int
+@pytest.mark.parametrize(
+    ("words", "expected", "groups"),
+    [
+        ((), ([0, 0], 0), 2),
+        (("rollout.env_processes=3",), ([0, 0], 1), 2),
+        (("rollout.env_processes=4",), ([0], 1), 3),
+        (("rollout.env_processes=4", "rollout.groups_in_flight=2"), ([0], 1), 2),
+    ],
+)
+def test_environments_of_a_process_take_their_turns_together(
+    tiny_config: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected: tuple[Any, ...], groups: int
 ) -> None:
-    built = list[Any]()
+    built, config = list[Any](), tiny_config(*WORDS, *words)
     monkeypatch.setattr(EmbodiedGroups, "_build_envs", lambda _, *arguments: built.append(arguments))
-    engine = EmbodiedGroups(tiny_config(*WORDS, *words), 0, 1)
+    engine = EmbodiedGroups(config, 0, 1)
     engine._build_set(0)
     engine.close()
-    assert built == [("train", [0, 0], processes)]
+    assert built == [("train", *expected)] and config.rollout.most_groups_in_flight == groups
 
 
 def test_threads_that_wait_share_a_batch() -> None:
