@@ -161,6 +161,7 @@ LEFT_OUT = {
     "env_faults": _FAULTS,
     "evaluation_beside": _OWN,
     "exploration": _LEARNING,
+    "full_size": "it measures memory and seconds of ours alone; no peer runs in it",
     "gpu": "needs a CUDA device",
     "head_memory": _OWN,
     "health": _FAULTS,
