@@ -117,7 +117,8 @@ def write_random(folder: Path, num_layers: int) -> dict[str, int]:
     torch.manual_seed(0)
     description = Description(described, vlm, {}, None, None)
     model = SmolVLA(description, train_expert_only=True)
-    config = SmolVLAConfig(path=str(folder), tokenizer=TOKENIZER, cameras=CAMERAS, chunk_size=CHUNK)
+    keys: dict[str, Any] = {"path": str(folder), "tokenizer": TOKENIZER, "cameras": CAMERAS, "chunk_size": CHUNK}
+    config = SmolVLAConfig(**keys)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     write_checkpoint(LAYOUT, config, description, build_tokenizer(), weights, folder)
     halved = {name: value.bfloat16() for name, value in load_file(folder / WEIGHTS).items()}
