@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.agents.agent import AgentJobConfig
@@ -16,12 +16,11 @@ from embodyflow.data.metrics import Metric, last, merge_metrics
 from embodyflow.policies.agent_arrays import named_for
 from embodyflow.policies.base import Policy
 from embodyflow.policies.causal_lm.agents_causal_lm import AgentPolicies
-from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.learner import Learner
 from embodyflow.training.objectives import PolicyObjective
 from embodyflow.training.parallel.mesh import Mesh
-from embodyflow.training.policy_weights import AllWeights, PolicyWeights
+from embodyflow.training.policy_weights import AllWeights, PolicyWeights, restore_reference
 
 _DIGEST_BITS = 52
 """Bits of a digest, which a float64 holds exactly."""
@@ -101,13 +100,11 @@ class AgentWeights(AllWeights):
     """Weights of the policies of several agents, all of which are trained; each agent has a reference."""
 
     _policy: AgentPolicies
-    _reference: AgentPolicies
 
     @property
     def policies(self) -> list[Policy]:
-        """The policies of the agents, then their references; each is sharded by itself."""
-        both = (self._policy, self._reference)
-        return [each.policy for policies in both for each in policies.members.values()]
+        """The policies of the agents; each is sharded by itself."""
+        return [each.policy for each in self._policy.members.values()]
 
     @contextmanager
     def warm_starting(self) -> Iterator[None]:
@@ -126,10 +123,10 @@ class AgentWeights(AllWeights):
 
     def load_reference(self, folder: str) -> None:
         """Restore the references from a checkpoint."""
-        for name, member in self._reference.members.items():
-            state: dict[str, Any] = {learner_name(name): {"model": get_model_state_dict(member.model)}}
-            load_checkpoint(state, folder)
-            set_model_state_dict(member.model, state[learner_name(name)]["model"])
+        for name, member in self._policy.members.items():
+            begin = f"{name}."
+            own = {key.removeprefix(begin): value for key, value in self._reference.items() if key.startswith(begin)}
+            restore_reference(member.model, own, folder, learner_name(name))
 
 
 def learner_name(agent: str) -> str:

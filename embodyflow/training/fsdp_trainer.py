@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
-from torch.distributed.tensor import DTensor
 
 from embodyflow.algorithms.kl import annealed_kl_coef
 from embodyflow.config import RunConfig
@@ -33,7 +32,7 @@ from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
 from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.parallel.sharding import reshard, shard
-from embodyflow.training.policy_weights import AllWeights, PolicyWeights
+from embodyflow.training.policy_weights import AllWeights, PolicyWeights, local
 
 
 class FSDPTrainer:
@@ -227,7 +226,8 @@ class FSDPTrainer:
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of this rank's shards of policy, reference and critic, which change when a weight changes."""
-        parts = [_local(value) for each in self._models() for value in each.model.state_dict().values()]
+        of_models = [value for each in self._models() for value in each.model.state_dict().values()]
+        parts = [local(value) for value in (*of_models, *self.policy_weights.reference_values())]
         # If a tensor has fewer rows than there are ranks, some shards are empty.
         return tuple(int(torch.hash_tensor(part).item()) for part in parts if part.numel())
 
@@ -397,7 +397,3 @@ def build_policy_weights(policy: Policy, config: RunConfig) -> PolicyWeights:
 
     base = getattr(config.policy, "path", None) if config.warm_start is None else None
     return Adapters(policy, config.trainer.lora, config.seed, base)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -102,6 +102,10 @@ class Adapters:
         state = self._model.state_dict()
         return {name.replace(BASE, "."): value for name, value in state.items() if name not in self._initial}
 
+    def reference_values(self) -> list[torch.Tensor]:
+        """Return nothing: the policy without adapters is the reference."""
+        return []
+
     def reference_state(self) -> dict[str, Any]:
         """Raise an error: the policy without adapters is the reference, which cannot move."""
         raise RuntimeError("trainer.lora: the reference is the policy without adapters, which does not move")

@@ -3,7 +3,6 @@
 Outside of the trainer, weights are full tensors under the names of the policy's model, whichever of them are trained.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Policy
@@ -27,7 +27,7 @@ class PolicyWeights(Protocol):
 
     @property
     def policies(self) -> list[Policy]:
-        """The trained policy and any further models that belong to it."""
+        """The trained policies, each of which is sharded by itself."""
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
@@ -39,6 +39,9 @@ class PolicyWeights(Protocol):
 
     def set_reference(self) -> Mapping[str, Any]:
         """Make the current policy the reference; return its sharded state under the names of the policy's model."""
+
+    def reference_values(self) -> list[torch.Tensor]:
+        """Return the weights that the reference does not share with the policy, sharded as the policy's."""
 
     def reference_state(self) -> dict[str, Any]:
         """Return the sharded state of a reference that ``algorithm.kl.refresh_every`` moves, for a checkpoint."""
@@ -63,25 +66,32 @@ class PolicyWeights(Protocol):
 
 
 class AllWeights:
-    """Weights of a policy that trains all of them. A second copy of the model is the reference.
+    """Weights of a policy that trains all or some of them.
+
+    The reference is a copy of the trained weights and of the buffers, sharded as they are. It takes their place while
+    the reference is evaluated, so frozen weights exist once.
 
     Args:
         policy: Policy before sharding.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._reference = policy, copy.deepcopy(policy)
-        self._reference.model.requires_grad_(False)
+        self._policy = policy
+        self._reference: dict[str, torch.Tensor] = {}
 
     @property
     def policies(self) -> list[Policy]:
-        """The policy and its reference."""
-        return [self._policy, self._reference]
+        """The policy."""
+        return [self._policy]
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
-        """Yield the second copy."""
-        yield self._reference
+        """Yield the policy with the reference's weights."""
+        self._swap()
+        try:
+            yield self._policy
+        finally:
+            self._swap()
 
     @contextmanager
     def warm_starting(self) -> Iterator[None]:
@@ -90,18 +100,34 @@ class AllWeights:
 
     def set_reference(self) -> Mapping[str, Any]:
         """Copy the policy's weights to the reference; return the policy's state."""
-        state = self._policy.model.state_dict()
-        self._reference.model.load_state_dict(state)
-        return state
+        changing = _changing(self._policy.model)
+        if changing.keys() == self._reference.keys():
+            for name, value in changing.items():
+                local(self._reference[name]).copy_(local(value))
+        else:
+            self._reference = {name: value.clone() for name, value in changing.items()}
+        return self._policy.model.state_dict()
+
+    def reference_values(self) -> list[torch.Tensor]:
+        """Return the reference's own weights."""
+        return [*self._reference.values()]
 
     def reference_state(self) -> dict[str, Any]:
-        """Return the state of the second copy."""
-        state: dict[str, Any] = get_model_state_dict(self._reference.model)
-        return state
+        """Return the reference's own weights, without those that are frozen."""
+        return dict(self._reference)
 
     def load_reference_state(self, state: dict[str, Any]) -> None:
-        """Load a state into the second copy."""
-        set_model_state_dict(self._reference.model, state)
+        """Copy a state to the reference."""
+        for name, value in self._reference.items():
+            local(value).copy_(local(state[name]))
+
+    def _swap(self) -> None:
+        """Exchange the values of policy and reference, one weight after another."""
+        for name, value in _changing(self._policy.model).items():
+            mine, other = local(value), local(self._reference[name])
+            held = mine.clone()
+            mine.copy_(other)
+            other.copy_(held)
 
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
@@ -119,15 +145,46 @@ class AllWeights:
         load_full(self._policy.model, {name: torch.from_numpy(array) for name, array in weights.items()})
 
     def load_reference(self, folder: str) -> None:
-        """Restore the reference from a checkpoint."""
-        state: dict[str, Any] = {"policy": {"model": self.reference_state()}}
-        load_checkpoint(state, folder)
-        self.load_reference_state(state["policy"]["model"])
+        """Restore the reference from a checkpoint, with the frozen weights that it shares with the policy."""
+        restore_reference(self._policy.model, self._reference, folder, "policy")
 
     def export(self, folder: Path) -> None:
         """Write the policy to a folder."""
         if weights := self.full():
             self._policy.export(weights, folder)
+
+
+def restore_reference(model: nn.Module, reference: Mapping[str, torch.Tensor], folder: str, learner: str) -> None:
+    """Load a checkpoint of iteration 0 into a reference and into the model's frozen weights, in place; a collective.
+
+    Args:
+        model: Model of the policy.
+        reference: Reference's own weights by their names in the model.
+        folder: Folder of the checkpoint.
+        learner: Name of the model's learner, under which the checkpoint has its weights.
+    """
+    names = _names_of(model)
+    frozen = {n: v for n, v in get_model_state_dict(model).items() if names.get(n, n) not in reference}
+    load_checkpoint({learner: {"model": {**frozen, **reference}}}, folder)
+    set_model_state_dict(model, frozen, options=StateDictOptions(strict=False))
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor, without a copy."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _changing(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the trained weights and the stored buffers by name; a tied weight has one name."""
+    stored = model.state_dict().keys()
+    trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+    return trained | {name: value for name, value in model.named_buffers() if name in stored}
+
+
+def _names_of(model: nn.Module) -> dict[str, str]:
+    """Return the first name of each parameter by all of its names; a tied weight has several."""
+    first = {id(value): name for name, value in model.named_parameters()}
+    return {name: first[id(value)] for name, value in model.named_parameters(remove_duplicate=False)}
 
 
 def full_state(model: nn.Module) -> dict[str, torch.Tensor]:

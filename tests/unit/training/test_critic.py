@@ -26,13 +26,13 @@ def valued_rows(config: RunConfig, num_rows: int) -> TensorDict:
 
 def state_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
     """Return all weights of policy, reference and critic; on one rank a shard is the full tensor."""
-    policy, reference = trainer.policy_weights.policies
-    models = {"policy": policy, "reference": reference, "critic": trainer.critic}
+    states = {"policy": trainer.policy.model.state_dict(), "reference": trainer.policy_weights.reference_state()}
+    if trainer.critic is not None:
+        states["critic"] = trainer.critic.model.state_dict()
     return {
         f"{name}.{key}": (value.to_local() if hasattr(value, "to_local") else value).clone().numpy()
-        for name, each in models.items()
-        if each is not None
-        for key, value in each.model.state_dict().items()
+        for name, state in states.items()
+        for key, value in state.items()
     }
 
 
