@@ -188,7 +188,7 @@ LEFT_OUT = {
     "agents.self_play": _LEARNING,
     "agents.siirl_agents": "it shows that a peer's graphs run; their own code is not timed",
     "orchestration.siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",
-    "robots.full_size": _OWN,
+    "robots.full_size": "it measures memory and seconds of ours alone; no peer runs in it",
     "robots.slow_environments": _OWN,
     "robots.slow_libero": _PART,
     "robots.slow_steps": _PART,

@@ -1,13 +1,13 @@
 """Speed of streaming where each step of a robot's environment takes 20 to 200 ms more, against the synchronous run.
 
-    python -m benchmarks.slow_environments --folder /tmp/slow
-    LIBERO_ASSETS=… python -m benchmarks.slow_environments --jobs libero --folder /tmp/slow
+    python -m benchmarks.robots.slow_environments --folder /tmp/slow
+    LIBERO_ASSETS=… python -m benchmarks.robots.slow_environments --jobs libero --folder /tmp/slow
 
 Every run is ``python -m flows.grpo experiment=push`` or ``experiment=libero``, scaled down, in the environments of
-``benchmarks/slow_steps.py`` and ``benchmarks/slow_libero.py``. Each environment has a process of its own in all arms: a
-sleep costs no core, so more processes would help none of them. The arms take turns, round by round. Finished runs in
-the folder are reused. Samples per second are the episodes of the iterations after the first two, divided by their time.
-Success is that on unseen goals before and after the same number of iterations.
+``benchmarks/robots/slow_steps.py`` and ``benchmarks/robots/slow_libero.py``. Each environment has a process of its own
+in all arms: a sleep costs no core, so more processes would help none of them. The arms take turns, round by round.
+Finished runs in the folder are reused. Samples per second are the episodes of the iterations after the first two,
+divided by their time. Success is that on unseen goals before and after the same number of iterations.
 
 The report also has two bounds: seconds of a chunk of steps in which all environments wait for the slowest, divided by
 those of an environment alone. The first is for the environments of a worker, the second for those of a group. Results
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import ROOT
-from benchmarks.learning import result
+from benchmarks.language.streaming import STREAMED_ARMS, SYNCHRONOUS, compare, name_of, take_turns
 from benchmarks.report import write_report
-from benchmarks.slow_steps import LONGEST, SHORTEST
-from benchmarks.streaming import STREAMED_ARMS, SYNCHRONOUS, compare, name_of, take_turns
+from benchmarks.robots.learning import result
+from benchmarks.robots.slow_steps import LONGEST, SHORTEST
 
 ARMS = {SYNCHRONOUS: [], **STREAMED_ARMS}
 GROUP_SIZE, CHUNK_SIZE = 8, 5
@@ -36,11 +36,15 @@ COMMON = [
 ]
 JOBS = {
     "push": [
-        *("env.id=benchmarks.slow_steps:SlowMetaWorld-v0", "evaluation.num_goals=64"),
+        *("env.id=benchmarks.robots.slow_steps:SlowMetaWorld-v0", "evaluation.num_goals=64"),
         *("rollout.num_groups=8", "iterations=8"),
     ],
     "libero": [
-        *("env.id=benchmarks.slow_libero:SlowLIBERO-v0", "env.tasks=[libero_object/0]", "evaluation.num_goals=20"),
+        *(
+            "env.id=benchmarks.robots.slow_libero:SlowLIBERO-v0",
+            "env.tasks=[libero_object/0]",
+            "evaluation.num_goals=20",
+        ),
         *("rollout.num_groups=4", "iterations=5"),
     ],
 }

@@ -1,4 +1,4 @@
-"""Meta-World whose steps take very different times: a stand-in of ``benchmarks/slow_environments.py``."""
+"""Meta-World whose steps take very different times: a stand-in of ``benchmarks/robots/slow_environments.py``."""
 
 import math
 import time
@@ -44,4 +44,6 @@ class SlowMetaWorld(SlowSteps, MetaWorldEnv):
     """Meta-World with slow steps."""
 
 
-gym.register("SlowMetaWorld-v0", "benchmarks.slow_steps:SlowMetaWorld", disable_env_checker=True, order_enforce=False)
+gym.register(
+    "SlowMetaWorld-v0", "benchmarks.robots.slow_steps:SlowMetaWorld", disable_env_checker=True, order_enforce=False
+)

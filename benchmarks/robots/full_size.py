@@ -1,6 +1,6 @@
 """SmolVLA at its published size makes two iterations of GRPO on two cores: its memory and its seconds.
 
-    LIBERO_ASSETS=… python -m benchmarks.full_size --folder /tmp/full-size
+    LIBERO_ASSETS=… python -m benchmarks.robots.full_size --folder /tmp/full-size
 
 The checkpoint has SmolVLM2-500M's vision tower, tokens and first 16 layers, and SmolVLA's expert, as LeRobot publishes
 them: 450 million weights, here random ones. The run is what a user starts, ``python -m flows.grpo … policy=smolvla
@@ -62,7 +62,7 @@ WORDS = (
     *("rollout.num_workers=2", "rollout.num_groups=2", "rollout.group_size=2", "rollout.envs_per_worker=2"),
     *("rollout.env_processes=1", "rollout.pipelined=false"),
     *("trainer.num_ranks=2", "trainer.epochs=1", "trainer.micro_batch_rows=1", "trainer.learning_rate=1e-5"),
-    *("pipeline.custom_fn=benchmarks.full_size:graph", "filter.drop_uniform=false", "warm_start=null"),
+    *("pipeline.custom_fn=benchmarks.robots.full_size:graph", "filter.drop_uniform=false", "warm_start=null"),
     *(
         "evaluation.num_goals=2",
         "evaluation.video=false",
@@ -85,7 +85,7 @@ def graph() -> TaskGraph:
     """Return the graph of GRPO whose rewards are those of :func:`reward_every_other`."""
 
     def reward(pipeline: Pipeline, after: str) -> str:
-        ref = "benchmarks.full_size:reward_every_other"
+        ref = "benchmarks.robots.full_size:reward_every_other"
         pipeline.add_node("reward", ref, [after], node_role=NodeRole.REWARD)
         return "reward"
 
