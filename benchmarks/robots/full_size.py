@@ -8,8 +8,8 @@ policy.path=…``, on LIBERO-Object with the images of both cameras: 2 groups of
 Every other episode is rewarded, since random weights never succeed. Two rollout workers and two trainer ranks share the
 cores.
 
-Every second the script reads the proportional set size (PSS) of each process of the run and what lies in ``/dev/shm``,
-and compares the peaks with the planner's estimate. ``--trained all`` trains all weights instead of the expert's.
+Every second the script reads the proportional set size (PSS) of each process of the run and what lies in ``/dev/shm``.
+``--trained all`` trains all weights instead of the expert's.
 """
 
 import argparse
@@ -192,7 +192,7 @@ class Sampler:
         }
 
     def _workers(self, found: Mapping[int, int], names: Mapping[int, str]) -> int:
-        """Return the bytes of all trainers and rollout workers, which the planner estimates."""
+        """Return the bytes of all trainers and rollout workers, private and shared."""
         return sum(size for pid, size in found.items() if self._role(pid, names).startswith(("trainer", "rollout")))
 
     def _role(self, pid: int, names: Mapping[int, str]) -> str:
