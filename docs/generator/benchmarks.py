@@ -289,12 +289,15 @@ def dsrl() -> str:
 def control() -> str:
     """Return returns and speed beside Stable-Baselines3."""
     rows = []
-    for name, each in _read("ppo_control")["comparisons"].items():
-        ours, theirs = (_mean(each["final_returns"][who]) for who in ("embodyflow", "stable-baselines3"))
-        rows.append((code(name), f"{ours:.1f}", f"{theirs:.1f}", f"{each['steps_per_wall_second_ratio']:.2f}"))
+    reports = {"": _read("ppo_control"), ", compiled": _read("ppo_control_compiled")}
+    for how, report in reports.items():
+        for name, each in report["comparisons"].items():
+            ours, theirs = (_mean(each["final_returns"][who]) for who in ("embodyflow", "stable-baselines3"))
+            speeds = (f"{each[f'steps_per_{clock}_second_ratio']:.2f}" for clock in ("wall", "cpu"))
+            rows.append((f"{code(name)}{how}", f"{ours:.1f}", f"{theirs:.1f}", *speeds))
     bare = next(each for each in _read("ppo_bound")["comparisons"] if each["contender"] == "bare")
-    rows.append(("bound of `half_cheetah`", "–", "–", f"{bare['wall_ratio']:.2f}"))
-    return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its"), rows)
+    rows.append(("bound of `half_cheetah`", "–", "–", f"{bare['wall_ratio']:.2f}", f"{bare['cpu_ratio']:.2f}"))
+    return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its", "Per CPU second"), rows)
 
 
 def normalised_control() -> str:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Policy
 from embodyflow.training.checkpoint_reading import load_checkpoint
+from embodyflow.training.parallel.sharding import reshard
 from embodyflow.training.parallel.weight_buckets import ShardedWeights
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -68,8 +69,8 @@ class PolicyWeights(Protocol):
 class AllWeights:
     """Weights of a policy that trains all or some of them.
 
-    The reference is a copy of the trained weights and of the buffers, sharded as they are. It takes their place while
-    the reference is evaluated, so frozen weights exist once.
+    The reference is a copy of the trained weights and of the buffers, sharded as they are. The policy has the values of
+    that copy while the reference is evaluated, and its own are kept aside. So frozen weights exist once.
 
     Args:
         policy: Policy before sharding.
@@ -86,12 +87,17 @@ class AllWeights:
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
-        """Yield the policy with the reference's weights."""
-        self._swap()
+        """Yield the policy with the reference's weights; it has its own again whatever ends the block."""
+        own = {name: value.clone() for name, value in _changing(self._policy.model).items()}
         try:
+            self._put(self._reference)
             yield self._policy
         finally:
-            self._swap()
+            try:
+                self._put(own)
+            except BaseException:  # the time limit of a node interrupts once, perhaps in here
+                self._put(own)
+                raise
 
     @contextmanager
     def warm_starting(self) -> Iterator[None]:
@@ -121,13 +127,12 @@ class AllWeights:
         for name, value in self._reference.items():
             local(value).copy_(local(state[name]))
 
-    def _swap(self) -> None:
-        """Exchange the values of policy and reference, one weight after another."""
+    def _put(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Copy values to the policy's trained weights and buffers."""
+        for policy in self.policies:
+            reshard(policy.model)  # an error may have left weights gathered
         for name, value in _changing(self._policy.model).items():
-            mine, other = local(value), local(self._reference[name])
-            held = mine.clone()
-            mine.copy_(other)
-            other.copy_(held)
+            local(value).copy_(local(values[name]))
 
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""

@@ -1,5 +1,6 @@
 """The reference of a policy: its own trained weights and buffers, frozen weights shared with the policy."""
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from embodyflow.training import policy_weights
 from embodyflow.training.policy_weights import AllWeights
 
 
@@ -71,6 +73,28 @@ def test_the_policy_is_back_after_an_error(model: Model) -> None:
     before = model(torch.ones(3))
     with pytest.raises(RuntimeError), weights.reference():
         raise RuntimeError
+    assert torch.equal(model(torch.ones(3)), before)
+
+
+@pytest.mark.parametrize("interrupted", range(1, 9))
+def test_the_policy_is_back_after_an_interruption_at_any_copy(
+    model: Model, monkeypatch: pytest.MonkeyPatch, interrupted: int
+) -> None:
+    """Four values are looked up to begin, and four to end."""
+    weights, lookups = weights_of(model), Counter[str]()
+    change(model)
+    before = model(torch.ones(3))
+
+    def local_once(tensor: torch.Tensor) -> torch.Tensor:
+        lookups["all"] += 1
+        if lookups["all"] == interrupted:
+            raise KeyboardInterrupt
+        return tensor
+
+    monkeypatch.setattr(policy_weights, "local", local_once)
+    with pytest.raises(KeyboardInterrupt), weights.reference():
+        pass
+    assert lookups["all"] > interrupted
     assert torch.equal(model(torch.ones(3)), before)
 
 
