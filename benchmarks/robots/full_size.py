@@ -293,9 +293,10 @@ def run(folder: Path, name: str, words: Sequence[str], minutes: float) -> dict[s
             code = None
     check_command(command, log, code)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if "train/grad_norm" in line]  # the others are evaluations
     return {
         "seconds": round(time.perf_counter() - started, 1),
-        "iterations": [{name: value for name, value in line.items() if shown(name)} for line in lines],
+        "iterations": [{name: value for name, value in line.items() if shown(name)} for line in trained],
         "memory": sampler.peaks(json.loads((run_dir / "processes.json").read_text())),
     }
 
