@@ -17,6 +17,7 @@ import psutil
 import pytest
 import ray
 import torch
+from support_path import SUPPORT_PATH
 from waiting import eventually
 
 from embodyflow.config import RunConfig
@@ -41,7 +42,6 @@ from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, enough for a busy machine
-TESTS = Path(__file__).resolve().parents[2]
 
 
 def count_rows(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
@@ -151,9 +151,8 @@ def cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
         namespace="test",
-        runtime_env={
-            "env_vars": {"PYTHONPATH": f"{Path(__file__).parent}:{TESTS}/support"}
-        },  # for this module in workers
+        # Workers import this module.
+        runtime_env={"env_vars": {"PYTHONPATH": f"{Path(__file__).parent}:{SUPPORT_PATH}"}},
     )
     ours = set(psutil.Process().children()) - before
     started = {process for each in ours for process in (each, *each.children(recursive=True))}
