@@ -4,9 +4,9 @@
 
 The checkpoint has SmolVLM2-500M's vision tower, tokens and first 16 layers, and SmolVLA's expert, as LeRobot publishes
 them: 450 million weights, here random ones. The run is what a user starts, ``python -m flows.grpo … policy=smolvla
-policy.path=…``, on LIBERO-Object with the images of both cameras: 2 groups of 2 episodes, each a chunk of 50 actions.
-Every other episode is rewarded, since random weights never succeed. Two rollout workers and two trainer ranks share the
-cores.
+policy.path=…``, on LIBERO-Object with the images of both cameras: a group of 2 episodes, each a chunk of 50 actions.
+Every other episode is rewarded, since random weights never succeed. One rollout worker and one trainer rank have a core
+each.
 
 Every second the script reads the proportional set size (PSS) of each process of the run and what lies in ``/dev/shm``.
 ``--trained all`` trains all weights instead of the expert's.
@@ -59,12 +59,12 @@ WORDS = (
     *(f"env.kwargs.cameras=[{','.join(CAMERAS)}]", f"env.kwargs.image_size={IMAGE_SIZE}"),
     *("policy=smolvla", f"policy.chunk_size={CHUNK}", f"policy.cameras=[{','.join(CAMERAS)}]"),
     "policy.max_prompt_tokens=64",  # a token is a letter: the published tokenizer is not at hand
-    *("rollout.num_workers=2", "rollout.num_groups=2", "rollout.group_size=2", "rollout.envs_per_worker=2"),
+    *("rollout.num_workers=1", "rollout.num_groups=1", "rollout.group_size=2", "rollout.envs_per_worker=2"),
     *("rollout.env_processes=1", "rollout.pipelined=false"),
-    *("trainer.num_ranks=2", "trainer.epochs=1", "trainer.micro_batch_rows=1", "trainer.learning_rate=1e-5"),
+    *("trainer.num_ranks=1", "trainer.epochs=1", "trainer.micro_batch_rows=1", "trainer.learning_rate=1e-5"),
     *("pipeline.custom_fn=benchmarks.robots.full_size:graph", "filter.drop_uniform=false", "warm_start=null"),
     *(
-        "evaluation.num_goals=2",
+        "evaluation.num_goals=1",
         "evaluation.video=false",
         "iterations=2",
         "cluster.start_timeout=900",
@@ -250,7 +250,8 @@ def main() -> None:
     print(name, counts, flush=True)
     figures = run(arguments.folder, name, words, arguments.minutes)
     check(figures["iterations"])
-    measured = {"name": name, "weights": counts, "words": words, **figures}
+    shown_words = [word.replace(str(checkpoint), "<checkpoint>") for word in words]
+    measured = {"name": name, "weights": counts, "words": shown_words, **figures}
     print(json.dumps(measured, indent=1))
     found = json.loads(arguments.output.read_text())["comparisons"] if arguments.output.exists() else []
     others = [each for each in found if each["name"] != name]

@@ -238,6 +238,18 @@ def slow_environments() -> str:
     return f"{table(header, rows)}\n\nOn {_machine(report)}."
 
 
+def full_size() -> str:
+    """Return memory by role and seconds by node of SmolVLA at its published size."""
+    report = _read("full_size")
+    each = next(each for each in report["comparisons"] if each["name"] == "expert-16")
+    memory, last = each["memory"], each["iterations"][-1]
+    roles = {**memory["by_role"], "all processes": memory["processes"], "`/dev/shm`": memory["dev_shm"]}
+    nodes = ("rollout", "old_log_prob", "ref_log_prob", "train_actor", "commit", "iteration")
+    held = table(("Role", "Peak, GiB"), [(role, f"{gib:.2f}") for role, gib in roles.items()])
+    seconds = [(code(node), f"{last[f'perf/{node}_seconds']:.1f} s") for node in nodes]
+    return f"{held}\n\n{table(('Node', 'Second iteration'), seconds)}\n\nOn {_machine(report)}."
+
+
 def soft_actor_critic() -> str:
     """Return returns and speed of SAC beside Stable-Baselines3's."""
     rows = []
@@ -662,7 +674,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(suite, learning, algorithms, srpo, trl, generation, gpu, gpu_jobs, staleness, streaming, control),
-        *(slow_environments,),
+        *(slow_environments, full_size),
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
         *(orchestration, tracing),
