@@ -31,11 +31,8 @@ STREAMED_ARMS = {
 ARMS = {SYNCHRONOUS: [], "one ahead": ["rollout.max_staleness=1", *AHEAD], **STREAMED_ARMS}
 JOB = [
     *("rollout.agent.workflow=benchmarks.language.long_tails:Waiter", "rollout.agent.max_turns=3"),
-    *(
-        "rollout.agent.tools=[benchmarks.language.long_tails:wait]",
-        "rollout.agent.max_turn_tokens=4",
-        "warm_start=null",
-    ),
+    *("rollout.agent.tools=[benchmarks.language.long_tails:wait]", "rollout.agent.max_turn_tokens=4"),
+    "warm_start=null",
     *("rollout.num_workers=1", "rollout.num_groups=8", "rollout.group_size=4", "rollout.max_response_tokens=110"),
     *("policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.intermediate_size=64"),
     *("trainer.num_minibatches=1", "trainer.schedule.name=constant", "filter.drop_uniform=false"),

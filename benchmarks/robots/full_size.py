@@ -63,13 +63,8 @@ WORDS = (
     *("rollout.env_processes=1", "rollout.pipelined=false"),
     *("trainer.num_ranks=1", "trainer.epochs=1", "trainer.micro_batch_rows=1", "trainer.learning_rate=1e-5"),
     *("pipeline.custom_fn=benchmarks.robots.full_size:graph", "filter.drop_uniform=false", "warm_start=null"),
-    *(
-        "evaluation.num_goals=1",
-        "evaluation.video=false",
-        "iterations=2",
-        "cluster.start_timeout=900",
-        "cluster.node_timeout=3000",
-    ),
+    *("evaluation.num_goals=1", "evaluation.video=false", "iterations=2"),
+    *("cluster.start_timeout=900", "cluster.node_timeout=3000"),
 )
 
 

@@ -90,8 +90,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             image_size: Side of the images in pixels.
             num_settle_steps: Number of actions before the first observation, which only open the gripper.
             controller_period: Number of physics steps per computation of the arm's torques, a divisor of 25. 1 is
-                robosuite's controller; 5 is cheaper and moves a little differently
-                (``benchmarks/robots/libero_steps.py``).
+                robosuite's; 5 is cheaper and moves a little differently (``benchmarks/robots/libero_steps.py``).
             render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
 
         Raises:
