@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,12 @@ from embodyflow.stack.processes import start_process, stop_processes
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 60.0
 """Seconds that a command has to stop what it has started."""
+
+
+def find_test_modules() -> None:
+    """Let the caller import the modules that tests share."""
+    folder = ROOT / "tests" / "support"
+    sys.path[:0] = map(str, (folder, *sorted(folder.glob("[a-z]*/")), ROOT / "tests" / "chaos"))
 
 
 def run_command(command: Sequence[str], log: Path, *, timeout: float | None = None) -> None:

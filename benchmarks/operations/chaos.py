@@ -11,11 +11,9 @@ ledger and the number of optimizer updates. Finished runs in the folder are reus
 
 import argparse
 import json
-import os
 import random
 import shutil
 import statistics
-import sys
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -24,11 +22,9 @@ from typing import Any
 
 from rich.progress import Progress
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "chaos")]
-from support_path import SUPPORT_PATH  # noqa: E402
+from benchmarks.commands import ROOT, find_test_modules
 
-sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
+find_test_modules()
 
 from faulty_nodes import CONTROL_NODES, LANGUAGE_NODES, NODES  # noqa: E402
 from faulty_runs import FaultyRuns, fault  # noqa: E402

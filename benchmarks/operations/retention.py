@@ -18,11 +18,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "support")]
-from support_path import SUPPORT_PATH  # noqa: E402
+from benchmarks.commands import ROOT, find_test_modules
 
-sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
+find_test_modules()
 
 from servers import prefect_server  # noqa: E402
 from small_runs import SMALL_CONTROL, Runs  # noqa: E402

@@ -11,23 +11,20 @@ happened. Weights and metrics must be bit-identical, and no process may be left 
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "support")]
-from support_path import SUPPORT_PATH  # noqa: E402
+from benchmarks.commands import ROOT, find_test_modules
 
-sys.path[:0] = SUPPORT_PATH.split(os.pathsep)
+find_test_modules()
 
 from faulty_envs import fault_marks  # noqa: E402
 from servers import prefect_server  # noqa: E402
 from small_runs import Runs  # noqa: E402
+from support_path import SUPPORT_PATH  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "env_faults.json"
 KINDS = ("kill", "abort", "hang", "hang in native code", "nan reward")
