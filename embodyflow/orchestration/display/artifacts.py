@@ -30,6 +30,8 @@ UPDATE_SECONDS = 2.0
 """Interval between updates. Nobody reads faster than that."""
 REPORT_SECONDS = 10.0
 """Minimum interval between updates of the report, which holds pictures."""
+REPORT_SHARE = 0.02
+"""Largest share of the time that the report's pictures may take from the run's own work."""
 
 Rows = list[dict[str, Any]]
 
@@ -67,6 +69,7 @@ class Artifacts:
         self._has_updates = asyncio.Event()
         self._ids: dict[str, UUID] = {}
         self._report = Report()
+        self._report_seconds = REPORT_SECONDS
 
     def put_progress(self, percent: float, description: str) -> None:
         """Show the progress of the run in percent."""
@@ -87,7 +90,7 @@ class Artifacts:
     def put_section(self, section: Section, content: Content, part: str = "") -> None:
         """Show a part of a section in the report, whose Markdown is computed in a thread if it is a function."""
         self._report.put(section, content, part)
-        self._put("report", self._publish_report, REPORT_SECONDS)
+        self._put("report", self._publish_report, self._report_seconds)
 
     async def publish_updates(self) -> None:
         """Publish updates until cancelled."""
@@ -138,7 +141,9 @@ class Artifacts:
         return True
 
     async def _publish_report(self, key: str) -> None:
+        began = time.monotonic()
         markdown = await asyncio.to_thread(self._report.render)
+        self._report_seconds = max(REPORT_SECONDS, (time.monotonic() - began) / REPORT_SHARE)
         await self._show(key, "markdown", markdown, "results, episodes, learning curve")
 
     async def _show(self, key: str, kind: str, data: str | float, description: str) -> None:

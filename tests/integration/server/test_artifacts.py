@@ -109,16 +109,20 @@ def test_there_is_one_card_of_a_kind_also_after_a_retry(server: PrefectServer, m
     assert events["events"] == []  # they would hold every version of the data
 
 
-def test_the_report_is_drawn_at_an_interval_and_at_the_end(
-    server: PrefectServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("seconds", "share"), [(60.0, 1.0), (0.0, 1e-6)], ids=["at an interval", "less often if drawing takes long"]
+)
+def test_the_report_is_drawn_seldom_and_at_the_end(
+    server: PrefectServer, monkeypatch: pytest.MonkeyPatch, seconds: float, share: float
 ) -> None:
     monkeypatch.setattr(module, "UPDATE_SECONDS", 0.01)
-    monkeypatch.setattr(module, "REPORT_SECONDS", 60.0)
+    monkeypatch.setattr(module, "REPORT_SECONDS", seconds)
+    monkeypatch.setattr(module, "REPORT_SHARE", share)
     drawn: list[int] = []
 
     @flow
     async def updates_often() -> None:
-        async with open_artifacts("often") as artifacts:
+        async with open_artifacts(f"often-{seconds}") as artifacts:
             for index in range(5):
                 artifacts.put_section(Section.CURVE, lambda index=index: drawn.append(index) or "curve")
                 started = time.monotonic()
