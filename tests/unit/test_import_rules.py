@@ -112,6 +112,12 @@ def our_modules() -> list[Path]:
     return sorted(path for package in TOP_LEVEL for path in (ROOT / package).rglob("*.py"))
 
 
+def graph_of_our_modules() -> dict[str, set[str]]:
+    paths = {module_name(path): path for path in our_modules()}
+    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
+    return imported_modules(sources, {module for module, path in paths.items() if path.name == "__init__.py"})
+
+
 def test_all_rooms_are_checked():
     rooms = {module_name(path).partition(".")[0] for path in our_modules()}
     assert rooms == TOP_LEVEL and len(our_modules()) > 40
@@ -180,12 +186,18 @@ def test_relative_imports_of_a_package_start_in_the_package():
 
 
 def test_no_modules_import_each_other_in_a_cycle():
-    paths = {module_name(path): path for path in our_modules()}
-    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
-    packages = {module for module, path in paths.items() if path.name == "__init__.py"}
-    graph = imported_modules(sources, packages)
+    graph = graph_of_our_modules()
     assert "embodyflow.algorithms.algorithm_registry" in graph["embodyflow.algorithms.algorithm_config"]
     assert " → ".join(cycle_in(graph)) == ""
+
+
+def test_control_policies_import_no_embodied_ones_and_shared_parts_import_neither():
+    for module, imported in graph_of_our_modules().items():
+        if module.startswith("embodyflow.policies."):
+            room = module.split(".")[2]
+            above = {"embodied": (), "control": ("embodied",)}.get(room, ("embodied", "control"))
+            rooms = tuple(f"embodyflow.policies.{each}" for each in above)
+            assert not [name for name in imported if name.startswith(rooms)], module
 
 
 @pytest.mark.parametrize(
