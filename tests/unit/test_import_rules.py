@@ -142,10 +142,10 @@ def test_imports_point_down_and_prefect_and_ray_stay_in_their_rooms():
         ("embodyflow.nodes.context", "import tasks", "point down"),
         ("embodyflow.training.fsdp", "import embodyflow.workers.group as g", "point down"),
         ("embodyflow.training.fsdp", "from embodyflow.rollouts import replay", "point down"),
-        ("embodyflow.data.row_plan", "from embodyflow.policies import base", "point down"),
-        ("embodyflow.data.row_plan", "from embodyflow import policies", "point down"),
-        ("embodyflow.data.row_plan", "from ..policies import base", "point down"),
-        ("embodyflow.data.row_plan", "from .. import training", "point down"),
+        ("embodyflow.data.padding", "from embodyflow.policies import base", "point down"),
+        ("embodyflow.data.padding", "from embodyflow import policies", "point down"),
+        ("embodyflow.data.padding", "from ..policies import base", "point down"),
+        ("embodyflow.data.padding", "from .. import training", "point down"),
         ("embodyflow.types", "def f():\n    from embodyflow.seeding import derive_seed", "point down"),
         ("embodyflow.algorithms.losses", "if True:\n    import prefect", "prefect is for"),
         ("embodyflow.graph.graph", "from prefect.logging import get_run_logger", "prefect is for"),
@@ -155,7 +155,7 @@ def test_imports_point_down_and_prefect_and_ray_stay_in_their_rooms():
         ("envs.metaworld", "from embodyflow.environments import adapter", "reached by Gymnasium id"),
         ("embodyflow.rollouts.rollout", "import envs.metaworld", "reached by Gymnasium id"),
         ("embodyflow.simulation.frames", "import embodyflow.environments.adapter", "reached by Gymnasium id"),
-        ("embodyflow.data.row_plan", "import embodyflow.surprise", "place embodyflow.surprise in LAYERS"),
+        ("embodyflow.data.padding", "import embodyflow.surprise", "place embodyflow.surprise in LAYERS"),
         ("embodyflow.surprise", "", "place embodyflow.surprise in LAYERS"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_planted_violation_is_found(module, source, part):
         ("pipelines.mine", "from pipelines import Pipeline\nfrom embodyflow.graph import TaskGraph"),
         ("envs.metaworld", "import gymnasium\nfrom envs.wrappers import Chunk"),
         ("embodyflow.environments.metaworld", "from embodyflow.environments.goals import choose_goal"),
-        ("embodyflow.data.row_plan", "from .batches import Columns\nimport embodyflow\nimport rays"),
+        ("embodyflow.data.padding", "from .batches import Columns\nimport embodyflow\nimport rays"),
     ],
 )
 def test_allowed_imports_pass(module, source):

@@ -87,6 +87,20 @@ def test_the_same_evaluation_continues_and_a_different_one_is_refused(run: Path)
         ask(f"policy={run}", "evaluation.num_goals=8")
 
 
+def test_a_run_and_its_evaluation_that_name_a_moved_module_continue(tmp_path: Path) -> None:
+    config = check(RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL, "policy=tiny_smolvla")))
+    commit(RunFolder.create(config), 0)
+    for name in ("mine", "evaluate-mine-000000"):
+        config, policy = ask(f"policy={tmp_path}/mine")
+        folder = open_evaluation(config, policy)
+        written = tmp_path / name / "config.yaml"
+        old = written.read_text().replace("embodyflow.policies.embodied.flow_vla", "embodyflow.policies.flow_vla")
+        assert old != written.read_text()
+        written.write_text(old)
+    again, _ = ask(f"policy={tmp_path}/mine")
+    assert again == config and open_evaluation(again, policy).path == folder.path
+
+
 def weights(folder: RunFolder, iteration: int) -> str:
     pinned_run(folder).checkpoints.verify(iteration)
     return (pinned_run(folder).checkpoints.folder(iteration) / "weights").read_text()

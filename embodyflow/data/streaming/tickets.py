@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from embodyflow.data.swaps import Swap, swaps_of
+from embodyflow.data.streaming.swaps import Swap, swaps_of
 
 
 class Ticket(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.training.imitation import Steps
-from embodyflow.training.replay.segments import Array
+from embodyflow.training.off_policy.replay.segments import Array
 
 
 def of_episodes(rows: TensorDict) -> dict[str, Array]:

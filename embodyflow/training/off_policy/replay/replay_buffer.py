@@ -10,7 +10,7 @@ import torch
 
 from embodyflow.algorithms.off_policy import n_step_returns
 from embodyflow.errors import DamageError
-from embodyflow.training.replay.segments import Array, Segments, state_in
+from embodyflow.training.off_policy.replay.segments import Array, Segments, state_in
 
 SEGMENT_SIZE = 65_536
 """Transitions in one file."""

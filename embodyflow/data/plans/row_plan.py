@@ -1,7 +1,7 @@
 """Redistribution plans: the rows that each rank reads, as pure functions of row counts.
 
 The control plane plans with row counts alone; the ranks then fetch their rows from the buffers that hold them. The
-plans here give each rank consecutive rows; the plans of :mod:`embodyflow.data.balance` give ranks rows of equal cost.
+plans here give each rank consecutive rows; those of :mod:`embodyflow.data.plans.balance` give ranks rows of equal cost.
 """
 
 import itertools

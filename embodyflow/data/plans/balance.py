@@ -1,7 +1,8 @@
 """Plans that give ranks rows of equal cost, in any order.
 
-The costs decide what is balanced: ones balance the number of rows, :func:`~embodyflow.data.partition.attention_cost`
-balances the work. Within a rank, rows keep the order of the source.
+The costs decide what is balanced: ones balance the number of rows, and
+:func:`~embodyflow.data.plans.partition.attention_cost` balances the work. Within a rank, rows keep the order of the
+source.
 """
 
 import heapq
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from embodyflow.data.partition import Costs, Index, imbalance, karmarkar_karp
-from embodyflow.data.row_plan import RankInput, ShardRef, pieces_at
+from embodyflow.data.plans.partition import Costs, Index, imbalance, karmarkar_karp
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, pieces_at
 
 TOLERANCE = 0.01
 """Share by which the load of a Ray node may differ from the mean before rows move to another node."""
@@ -37,8 +38,9 @@ def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups:
 def cut_between_groups(shards: Sequence[ShardRef], groups: ArrayLike, num_ranks: int) -> list[RankInput]:
     """Split the rows of all shards between groups, so that ranks get as nearly equal numbers of rows as possible.
 
-    If the even split falls between groups, the plan equals that of :func:`~embodyflow.data.row_plan.split_evenly`. A
-    group whose rows are not contiguous counts at the position of its first row.
+    If the even split falls between groups, the plan equals that of
+    :func:`~embodyflow.data.plans.row_plan.split_evenly`. A group whose rows are not contiguous counts at the position
+    of its first row.
 
     Args:
         shards: Shards to read; row numbers count through them in this order.
