@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import picture_room
 import pytest
 
 from embodyflow.config.robots.control import ControlConfig
@@ -88,8 +89,8 @@ def test_the_same_evaluation_continues_and_a_different_one_is_refused(run: Path)
 
 
 def test_a_run_and_its_evaluation_that_name_a_moved_module_continue(tmp_path: Path) -> None:
-    config = check(RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL, "policy=tiny_smolvla")))
-    commit(RunFolder.create(config), 0)
+    words = (f"run_root={tmp_path}", *SMALL, *picture_room.WORDS, "policy=tiny_smolvla")
+    commit(RunFolder.create(check(RunRequest(run_id="mine", overrides=words))), 0)
     for name in ("mine", "evaluate-mine-000000"):
         config, policy = ask(f"policy={tmp_path}/mine")
         folder = open_evaluation(config, policy)
