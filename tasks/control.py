@@ -9,7 +9,7 @@ import torch
 
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
-from embodyflow.data.partition import Share
+from embodyflow.data.plans.partition import Share
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import ControlEngine, TrainerEngine

@@ -11,7 +11,7 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns, to_batch, to_columns
 from embodyflow.data.metrics import Metric, as_metrics, mean, merge_metrics
 from embodyflow.data.padding import to_padded, to_ragged
-from embodyflow.data.partition import Share
+from embodyflow.data.plans.partition import Share
 from embodyflow.data.tables import concatenate
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node

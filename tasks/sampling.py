@@ -13,7 +13,7 @@ from embodyflow.config.pipeline import FilterConfig
 from embodyflow.data.batches import join_rows, to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
 from embodyflow.data.padding import to_padded, to_ragged
-from embodyflow.data.partition import consecutive_share
+from embodyflow.data.plans.partition import consecutive_share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import DamageError, SamplingError

@@ -2,7 +2,7 @@
 
 from typing import Any, TypedDict
 
-from embodyflow.data.row_plan import Index
+from embodyflow.data.plans.row_plan import Index
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import TrainerEngine

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.commands import ROOT
 from embodyflow.seeding import derive_rng
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape
 
 RESULTS = ROOT / "benchmarks/results/replay.json"
 SHAPE, TOTAL, PART, BATCH, DRAWS = Shape(1, 17, 6), 1_000_000, 1_000, 256, 200

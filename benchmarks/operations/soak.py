@@ -19,12 +19,12 @@ import ray
 
 from benchmarks.commands import ROOT
 from embodyflow.config.buffer import BufferConfig
-from embodyflow.data.balance import balance
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import to_floats
-from embodyflow.data.partition import attention_cost
+from embodyflow.data.plans.balance import balance
+from embodyflow.data.plans.partition import attention_cost
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
-from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.tables import num_rows_of
 from embodyflow.workers.rows.buffer_client import BufferClient
 from embodyflow.workers.rows.buffers import start_buffers

@@ -40,7 +40,7 @@ from tensordict import TensorDict
 from benchmarks.commands import ROOT
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.workers.rows.buffer_client import BufferClient
 from embodyflow.workers.rows.buffers import start_buffers
 

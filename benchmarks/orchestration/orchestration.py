@@ -42,7 +42,7 @@ from prefect.cache_policies import NO_CACHE
 import embodyflow.orchestration.run.iterations.iteration
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.run import GroupShape
-from embodyflow.data.row_plan import RankInput, Slice
+from embodyflow.data.plans.row_plan import RankInput, Slice
 from embodyflow.orchestration.display.artifacts import open_artifacts
 from embodyflow.orchestration.display.reporting import report_progress
 from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations

@@ -19,9 +19,9 @@ import numpy as np
 from verl.utils.seqlen_balancing import karmarkar_karp as verl_karmarkar_karp
 
 from benchmarks.commands import ROOT
-from embodyflow.data.balance import balance
-from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.row_plan import RankInput, ShardRef
+from embodyflow.data.plans.balance import balance
+from embodyflow.data.plans.partition import attention_cost, imbalance
+from embodyflow.data.plans.row_plan import RankInput, ShardRef
 
 RESULTS = ROOT / "benchmarks" / "results" / "planning.json"
 

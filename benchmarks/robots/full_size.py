@@ -34,18 +34,18 @@ from benchmarks.report import write_report
 from embodyflow.algorithms.credit.shaping import place_on_last_token
 from embodyflow.graph.building_blocks import policy_gradient
 from embodyflow.nodes.declarations import node
-from embodyflow.policies.flow_vla.checkpoint_flow_vla import ACTION, IMAGES, STATE, VLM, WEIGHTS, Description
-from embodyflow.policies.flow_vla.export_flow_vla import write_checkpoint
-from embodyflow.policies.smolvla.checkpoint_smolvla import DEFAULTS, LAYOUT
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
-from embodyflow.policies.smolvla.modeling_smolvla import SmolVLA
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import ACTION, IMAGES, STATE, VLM, WEIGHTS, Description
+from embodyflow.policies.embodied.flow_vla.export_flow_vla import write_checkpoint
+from embodyflow.policies.embodied.smolvla.checkpoint_smolvla import DEFAULTS, LAYOUT
+from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAConfig
+from embodyflow.policies.embodied.smolvla.modeling_smolvla import SmolVLA
 from embodyflow.types import Batch, NodeOutput
 from pipelines import NodeRole, Pipeline, TaskGraph
 
 RESULTS = ROOT / "benchmarks/results/full_size.json"
 CAMERAS = ("image", "wrist_image")
 STATE_DIM, ACTION_DIM, CHUNK, IMAGE_SIZE, DECISIONS = 8, 7, 50, 256, 1
-TOKENIZER = "embodyflow.policies.flow_vla.tokenizer_flow_vla:build_tokenizer"
+TOKENIZER = "embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla:build_tokenizer"
 TEXT = {
     **{"model_type": "llama", "vocab_size": 49_280, "hidden_size": 960, "intermediate_size": 2560, "head_dim": 64},
     **{"num_hidden_layers": 32, "num_attention_heads": 15, "num_key_value_heads": 5, "rms_norm_eps": 1e-5},
@@ -96,7 +96,7 @@ def write_random(folder: Path, num_layers: int) -> dict[str, int]:
     """
     from safetensors.torch import load_file, save_file
 
-    from embodyflow.policies.flow_vla.tokenizer_flow_vla import build_tokenizer
+    from embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla import build_tokenizer
 
     images = {f"{IMAGES}{name}": {"type": "VISUAL", "shape": [3, 512, 512]} for name in CAMERAS}
     described = {

@@ -30,7 +30,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.seeding import derive_rng
 from embodyflow.training.off_policy.implicit_q import ImplicitQLearning
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape
 
 RESULTS = ROOT / "benchmarks/results/offline.json"
 NUM_EPISODES, EPISODE_STEPS, EVALUATION_EPISODES = 50, 200, 20

@@ -25,7 +25,7 @@ import torch
 from benchmarks.commands import ROOT
 from benchmarks.control.in_process import InProcessRun
 from embodyflow.policies.base import Decision
-from embodyflow.policies.steered.policy_steered import SteeredPolicy
+from embodyflow.policies.embodied.steered.policy_steered import SteeredPolicy
 from embodyflow.seeding import derive_rng
 
 RESULTS = ROOT / "benchmarks" / "results"

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from embodyflow.data.plans.row_plan import RowFacts
 from embodyflow.data.ragged import Array, Ragged
-from embodyflow.data.row_plan import RowFacts
 from embodyflow.data.tables import Column, Table
 
 PROMPT, RESPONSE = "prompt_length", "response_length"

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from embodyflow.data.plans.row_plan import Piece
 from embodyflow.data.ragged import Array, Ragged
-from embodyflow.data.row_plan import Piece
 from embodyflow.data.tables import Column, Table, num_rows_of, select
 
 KEY_BYTES = 8

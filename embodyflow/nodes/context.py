@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from embodyflow.data.row_plan import Index
+from embodyflow.data.plans.row_plan import Index
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 

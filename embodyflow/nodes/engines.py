@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.config.robots.embodied import EmbodiedConfig
     from embodyflow.data.batches import Columns
     from embodyflow.data.metrics import Metric
-    from embodyflow.data.partition import Share
     from embodyflow.data.parts import FullWeights
-    from embodyflow.data.row_plan import Index
+    from embodyflow.data.plans.partition import Share
+    from embodyflow.data.plans.row_plan import Index
     from embodyflow.data.rows_file import Journal
     from embodyflow.data.segment import Segment
     from embodyflow.rollouts.control_rollout import Finished

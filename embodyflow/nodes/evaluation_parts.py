@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from embodyflow.data.partition import Share
+from embodyflow.data.plans.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.nodes.context import NodeContext
 

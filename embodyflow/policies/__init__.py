@@ -1,1 +1,1 @@
-"""Policies, a folder each: configuration, model, processing, critic and check."""
+"""Policies by kind of job, the protocols that they follow, and the parts that all may use."""

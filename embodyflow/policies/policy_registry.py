@@ -27,9 +27,16 @@ Config = TypeVar("Config", bound=PolicyConfig)
 OWN = "or module:Class of your own"
 
 
-def _shipped(name: str, title: str, *, has_check: bool = True, imitates: bool = True) -> PolicyEntry:
-    """Return the entry of a folder of this package: all folders name their files and classes alike."""
-    folder = f"embodyflow.policies.{name}"
+def _shipped(place: str, title: str, *, has_check: bool = True, imitates: bool = True) -> PolicyEntry:
+    """Return the entry of a folder of this package: all folders name their files and classes alike.
+
+    Args:
+        place: Package of the folder below this one; the last name is the policy's.
+        title: Beginning of the names of its classes.
+        has_check: Whether the folder has a check.
+        imitates: Whether the policy can start from demonstrations.
+    """
+    folder, name = f"embodyflow.policies.{place}", place.rpartition(".")[2]
     return PolicyEntry(
         config=f"{folder}.configuration_{name}:{title}Config",
         policy=f"{folder}.policy_{name}:{title}Policy",
@@ -41,7 +48,7 @@ def _shipped(name: str, title: str, *, has_check: bool = True, imitates: bool = 
 
 def _steered(title: str) -> PolicyEntry:
     """Return the entry of a policy that steers a frozen one: they differ by their configurations alone."""
-    folder = "embodyflow.policies.steered"
+    folder = "embodyflow.policies.embodied.steered"
     return PolicyEntry(
         config=f"{folder}.configuration_steered:{title}Config",
         policy=f"{folder}.policy_steered:SteeredPolicy",
@@ -52,20 +59,20 @@ def _steered(title: str) -> PolicyEntry:
 
 POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
     {
-        "tiny_vla": _shipped("tiny_vla", "TinyVLA"),
-        "openvla": _shipped("openvla", "OpenVLA"),
-        "smolvla": _shipped("smolvla", "SmolVLA"),
-        "pi0": _shipped("pi0", "PI0"),
-        "mlp_gaussian": _shipped("mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
-        "mlp_categorical": _shipped("mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
-        "mlp_squashed": _shipped("mlp_squashed", "MLPSquashed", has_check=False, imitates=False),
-        "mlp_deterministic": _shipped("mlp_deterministic", "MLPDeterministic", has_check=False, imitates=False),
-        "mlp_bounded": _shipped("mlp_bounded", "MLPBounded", has_check=False, imitates=False),
-        "mlp_renorm": _shipped("mlp_renorm", "MLPRenorm", has_check=False, imitates=False),
-        "mlp_chunks": _shipped("mlp_chunks", "MLPChunks"),
+        "tiny_vla": _shipped("embodied.tiny_vla", "TinyVLA"),
+        "openvla": _shipped("embodied.openvla", "OpenVLA"),
+        "smolvla": _shipped("embodied.smolvla", "SmolVLA"),
+        "pi0": _shipped("embodied.pi0", "PI0"),
+        "mlp_gaussian": _shipped("control.mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
+        "mlp_categorical": _shipped("control.mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
+        "mlp_squashed": _shipped("control.mlp_squashed", "MLPSquashed", has_check=False, imitates=False),
+        "mlp_deterministic": _shipped("control.mlp_deterministic", "MLPDeterministic", has_check=False, imitates=False),
+        "mlp_bounded": _shipped("control.mlp_bounded", "MLPBounded", has_check=False, imitates=False),
+        "mlp_renorm": _shipped("control.mlp_renorm", "MLPRenorm", has_check=False, imitates=False),
+        "mlp_chunks": _shipped("embodied.mlp_chunks", "MLPChunks"),
         "steered_smolvla": _steered("SteeredSmolVLA"),
         "steered_pi0": _steered("SteeredPI0"),
-        "diffusion": _shipped("diffusion", "Diffusion", has_check=False),
+        "diffusion": _shipped("embodied.diffusion", "Diffusion", has_check=False),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
     }
 )

@@ -38,7 +38,7 @@ LOADING: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "tiny_vla": (
             "embodyflow",
-            "from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA\n\n"
+            "from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA\n\n"
             "model = TinyVLA.from_pretrained(folder)",
         ),
         "mlp_gaussian": ("embodyflow", _GENERIC),

@@ -19,7 +19,7 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
-from embodyflow.data.partition import Share
+from embodyflow.data.plans.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError

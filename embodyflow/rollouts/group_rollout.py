@@ -9,7 +9,7 @@ import torch
 
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric
-from embodyflow.data.partition import Share, consecutive_share
+from embodyflow.data.plans.partition import Share, consecutive_share
 from embodyflow.errors import ConfigError
 from embodyflow.process.determinism import use_deterministic_kernels
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.data.metrics import Metric
-from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
+from embodyflow.data.plans.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
-from embodyflow.data.swaps import Swap
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.workers.rows.layout import Layout, Rows
 
 STREAM = "stream"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from embodyflow.config import RunConfig
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.references import resolve
 from embodyflow.workers.calls import GroupCall
 from embodyflow.workers.rows.buffer_client import BufferClient

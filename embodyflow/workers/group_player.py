@@ -9,7 +9,7 @@ from typing import Any
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.data.padding import facts_of, to_ragged
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.process.durable_files import flush

@@ -14,9 +14,9 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
-from embodyflow.data.swaps import Swap
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.plans.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import InfrastructureError
 from embodyflow.process.tracing import span
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage

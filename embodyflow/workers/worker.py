@@ -20,8 +20,8 @@ from embodyflow.config.run import MAX_GROUPS_IN_FLIGHT
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
 from embodyflow.data.parts import Part, PartsDigest, in_parts
+from embodyflow.data.plans.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.data.ragged import Array
-from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError

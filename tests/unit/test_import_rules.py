@@ -112,6 +112,12 @@ def our_modules() -> list[Path]:
     return sorted(path for package in TOP_LEVEL for path in (ROOT / package).rglob("*.py"))
 
 
+def graph_of_our_modules() -> dict[str, set[str]]:
+    paths = {module_name(path): path for path in our_modules()}
+    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
+    return imported_modules(sources, {module for module, path in paths.items() if path.name == "__init__.py"})
+
+
 def test_all_rooms_are_checked():
     rooms = {module_name(path).partition(".")[0] for path in our_modules()}
     assert rooms == TOP_LEVEL and len(our_modules()) > 40
@@ -136,10 +142,10 @@ def test_imports_point_down_and_prefect_and_ray_stay_in_their_rooms():
         ("embodyflow.nodes.context", "import tasks", "point down"),
         ("embodyflow.training.fsdp", "import embodyflow.workers.group as g", "point down"),
         ("embodyflow.training.fsdp", "from embodyflow.rollouts import replay", "point down"),
-        ("embodyflow.data.row_plan", "from embodyflow.policies import base", "point down"),
-        ("embodyflow.data.row_plan", "from embodyflow import policies", "point down"),
-        ("embodyflow.data.row_plan", "from ..policies import base", "point down"),
-        ("embodyflow.data.row_plan", "from .. import training", "point down"),
+        ("embodyflow.data.padding", "from embodyflow.policies import base", "point down"),
+        ("embodyflow.data.padding", "from embodyflow import policies", "point down"),
+        ("embodyflow.data.padding", "from ..policies import base", "point down"),
+        ("embodyflow.data.padding", "from .. import training", "point down"),
         ("embodyflow.types", "def f():\n    from embodyflow.seeding import derive_seed", "point down"),
         ("embodyflow.algorithms.losses", "if True:\n    import prefect", "prefect is for"),
         ("embodyflow.graph.graph", "from prefect.logging import get_run_logger", "prefect is for"),
@@ -149,7 +155,7 @@ def test_imports_point_down_and_prefect_and_ray_stay_in_their_rooms():
         ("envs.metaworld", "from embodyflow.environments import adapter", "reached by Gymnasium id"),
         ("embodyflow.rollouts.rollout", "import envs.metaworld", "reached by Gymnasium id"),
         ("embodyflow.simulation.frames", "import embodyflow.environments.adapter", "reached by Gymnasium id"),
-        ("embodyflow.data.row_plan", "import embodyflow.surprise", "place embodyflow.surprise in LAYERS"),
+        ("embodyflow.data.padding", "import embodyflow.surprise", "place embodyflow.surprise in LAYERS"),
         ("embodyflow.surprise", "", "place embodyflow.surprise in LAYERS"),
     ],
 )
@@ -167,7 +173,7 @@ def test_a_planted_violation_is_found(module, source, part):
         ("pipelines.mine", "from pipelines import Pipeline\nfrom embodyflow.graph import TaskGraph"),
         ("envs.metaworld", "import gymnasium\nfrom envs.wrappers import Chunk"),
         ("embodyflow.environments.metaworld", "from embodyflow.environments.goals import choose_goal"),
-        ("embodyflow.data.row_plan", "from .batches import Columns\nimport embodyflow\nimport rays"),
+        ("embodyflow.data.padding", "from .batches import Columns\nimport embodyflow\nimport rays"),
     ],
 )
 def test_allowed_imports_pass(module, source):
@@ -180,12 +186,18 @@ def test_relative_imports_of_a_package_start_in_the_package():
 
 
 def test_no_modules_import_each_other_in_a_cycle():
-    paths = {module_name(path): path for path in our_modules()}
-    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
-    packages = {module for module, path in paths.items() if path.name == "__init__.py"}
-    graph = imported_modules(sources, packages)
+    graph = graph_of_our_modules()
     assert "embodyflow.algorithms.algorithm_registry" in graph["embodyflow.algorithms.algorithm_config"]
     assert " → ".join(cycle_in(graph)) == ""
+
+
+def test_control_policies_import_no_embodied_ones_and_shared_parts_import_neither():
+    for module, imported in graph_of_our_modules().items():
+        if module.startswith("embodyflow.policies."):
+            room = module.split(".")[2]
+            above = {"embodied": (), "control": ("embodied",)}.get(room, ("embodied", "control"))
+            rooms = tuple(f"embodyflow.policies.{each}" for each in above)
+            assert not [name for name in imported if name.startswith(rooms)], module
 
 
 @pytest.mark.parametrize(

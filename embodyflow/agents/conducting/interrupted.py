@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from embodyflow.agents.conducting.open_ended import OpenEnded
 from embodyflow.agents.transcript import Tokens
-from embodyflow.data.swaps import LoadWeights, SwapLog
+from embodyflow.data.streaming.swaps import LoadWeights, SwapLog
 from embodyflow.generation.conversations.swapping import SwappingEngine
 from embodyflow.generation.interface import Completion, Sampling
 

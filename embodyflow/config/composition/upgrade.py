@@ -1,6 +1,6 @@
 """Configurations of runs that an earlier version started, brought up to date.
 
-Version 0.2.0 moved modules. A run's ``config.yaml`` may name one of them as ``module:name``.
+Modules have moved since version 0.1.0. A run's ``config.yaml`` may name one of them as ``module:name``.
 """
 
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 MOVED = {
     "embodyflow.data.arithmetic": "embodyflow.prompts.arithmetic",
     "embodyflow.data.datasets": "embodyflow.prompts.files.datasets",
+    "embodyflow.policies.flow_vla.tokenizer_flow_vla": "embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla",
+    "embodyflow.policies.openvla.tokenizer_openvla": "embodyflow.policies.embodied.openvla.tokenizer_openvla",
     "envs.adapter": "embodyflow.environments.adapter",
     "envs.libero.expert": "embodyflow.environments.libero.expert",
     "envs.metaworld": "embodyflow.environments.metaworld",

@@ -14,7 +14,7 @@ from embodyflow.config.robots.off_policy import LearnerConfig, SteeringConfig, c
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records
 from embodyflow.config.summary import success_line, success_summary, task_summary
-from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import check_training
 from embodyflow.references import source_files

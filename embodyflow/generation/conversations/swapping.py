@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from embodyflow.data.swaps import LoadWeights, SwapLog, Weights
+from embodyflow.data.streaming.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.generation.conversations.slot_conversations import SlotConversations
 from embodyflow.generation.conversations.turn import Turn
 from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts

@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config, validate_config
+from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.config.run import EvaluationConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
@@ -171,5 +172,5 @@ def _check_folder(config: RunConfig) -> None:
     if not folder.exists():
         return
     written = yaml.safe_load((folder / "config.yaml").read_text()) if (folder / "config.yaml").is_file() else None
-    if written != config.model_dump(mode="json"):
+    if upgrade(written) != config.model_dump(mode="json"):
         raise ConfigError(f"run_id={config.run_id}: {folder} holds another run or evaluation; choose another run_id")

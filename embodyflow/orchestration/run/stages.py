@@ -17,7 +17,7 @@ import numpy as np
 from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import Metric, Reduction
-from embodyflow.data.tickets import Selection
+from embodyflow.data.streaming.tickets import Selection
 from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
 from embodyflow.process.tracing import span

@@ -16,7 +16,7 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.padding import pad_lists, to_padded, to_ragged
-from embodyflow.data.partition import Share
+from embodyflow.data.plans.partition import Share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.data.tables import concatenate

@@ -10,7 +10,7 @@ import numpy as np
 
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
-from embodyflow.data.swaps import LoadWeights, SwapLog, Weights
+from embodyflow.data.streaming.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.rollouts.episode_turns import Situation

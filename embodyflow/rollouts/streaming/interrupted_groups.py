@@ -5,7 +5,7 @@ from typing import Any
 
 from embodyflow.agents.conducting.interrupted import Interrupted
 from embodyflow.data.rows_file import Journal
-from embodyflow.data.swaps import LoadWeights
+from embodyflow.data.streaming.swaps import LoadWeights
 from embodyflow.generation.conversations.swapping import SwappingEngine
 from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.rollouts.streaming.agent_groups import AgentGroups

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from embodyflow.data.swaps import LoadWeights, Weights
+from embodyflow.data.streaming.swaps import LoadWeights, Weights
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embodyflow.data.rows_file import make_folder_of
-from embodyflow.data.swaps import Swap
+from embodyflow.data.streaming.swaps import Swap
 from embodyflow.process.durable_files import whole_lines, write_durably
 
 

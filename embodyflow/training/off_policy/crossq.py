@@ -7,10 +7,10 @@ from torch import nn
 from embodyflow.algorithms.off_policy import actor_loss, critic_loss, soft_targets
 from embodyflow.config.robots.off_policy import CrossQConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
-from embodyflow.policies.mlp_renorm.batch_renorm import batch_statistics
+from embodyflow.policies.control.mlp_renorm.batch_renorm import batch_statistics
 from embodyflow.training.off_policy.learner import Metrics, OffPolicyRun, PolicyAndCritics
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.temperature import Temperature
-from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
 

@@ -4,9 +4,9 @@ from tensordict import TensorDict
 
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.metrics import Metric
+from embodyflow.training.off_policy.replay.episode_transitions import of_episodes
+from embodyflow.training.off_policy.replay.replay_buffer import Shape
 from embodyflow.training.off_policy.trainer import OffPolicyTrainer
-from embodyflow.training.replay.episode_transitions import of_episodes
-from embodyflow.training.replay.replay_buffer import Shape
 
 
 class DecisionTrainer(OffPolicyTrainer):

@@ -11,8 +11,8 @@ from tensordict import TensorDict
 from embodyflow.data.metrics import Metric
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.training.off_policy.decision_trainer import DecisionTrainer
-from embodyflow.training.replay.episode_transitions import of_demonstrations
-from embodyflow.training.replay.replay_buffer import ReplayBuffer
+from embodyflow.training.off_policy.replay.episode_transitions import of_demonstrations
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer
 
 PREFIX = "demonstrations."
 """Prefix of the demonstrations' columns in a file of warm-started weights."""

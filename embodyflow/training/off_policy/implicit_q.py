@@ -8,7 +8,7 @@ from embodyflow.algorithms.off_policy import advantage_weights, expectile_loss, 
 from embodyflow.config.robots.off_policy import ImplicitQConfig
 from embodyflow.policies.base import ActionAndStateCritics, DensityPolicy
 from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
-from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
 

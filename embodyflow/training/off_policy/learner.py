@@ -13,8 +13,8 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.off_policy import TargetsConfig
 from embodyflow.policies.base import ActingPolicy, ActionCritics
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.parallel.sharding import clip_gradients
-from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
 Metrics = dict[str, torch.Tensor]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from embodyflow.references import resolve
-from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 Potential: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Function from states, float32 ``[B, S]``, to their potentials, float32 ``[B]``. It must depend on nothing else."""

@@ -8,8 +8,8 @@ from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, sof
 from embodyflow.config.robots.off_policy import MaximumEntropyConfig, SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.temperature import Temperature
-from embodyflow.training.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
-from embodyflow.policies.steered.modeling_steered import FROZEN
-from embodyflow.policies.steered.policy_steered import SteeredPolicy
+from embodyflow.policies.embodied.steered.modeling_steered import FROZEN
+from embodyflow.policies.embodied.steered.policy_steered import SteeredPolicy
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.off_policy.decision_trainer import DecisionTrainer
 from embodyflow.training.policy_weights import AllWeights, PolicyWeights

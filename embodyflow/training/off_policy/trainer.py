@@ -22,9 +22,9 @@ from embodyflow.seeding import derive_rng
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
+from embodyflow.training.off_policy.replay.segments import STATE_FILE
 from embodyflow.training.off_policy.shaping import Shaping
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
-from embodyflow.training.replay.segments import STATE_FILE
 
 COLUMNS = {
     **{"state": "state", "action": "action_tokens", "reward": "rewards", "next_state": "final_state"},

@@ -13,7 +13,7 @@ from embodyflow.algorithms.off_policy import clipped_noise, deterministic_target
 from embodyflow.config.robots.off_policy import TwinDelayedConfig
 from embodyflow.policies.base import ActionCritics, DeterministicPolicy
 from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
-from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 
 class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):

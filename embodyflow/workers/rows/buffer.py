@@ -12,7 +12,7 @@ import ray
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, total
-from embodyflow.data.row_plan import Location, Piece, ShardRef
+from embodyflow.data.plans.row_plan import Location, Piece, ShardRef
 from embodyflow.data.table_packing import unpack_rows
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ShardLostError

@@ -10,8 +10,8 @@ import ray
 
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.parts import Part, write_parts
+from embodyflow.data.plans.row_plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.ragged import Array
-from embodyflow.data.row_plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.table_packing import Packing, unpack_rows
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from embodyflow.data.balance import cut_between_groups, spread
 from embodyflow.data.metrics import Metric, maximum
-from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.row_plan import (
+from embodyflow.data.plans.balance import cut_between_groups, spread
+from embodyflow.data.plans.partition import attention_cost, imbalance
+from embodyflow.data.plans.row_plan import (
     Index,
     RankInput,
     RowFacts,

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from embodyflow.data.row_plan import Location
+from embodyflow.data.plans.row_plan import Location
 from embodyflow.data.table_packing import KEY_BYTES
 from embodyflow.errors import BufferFullError, ConfigError
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
-from embodyflow.data.row_plan import Location
+from embodyflow.data.plans.row_plan import Location
 from embodyflow.errors import BufferFullError
 from embodyflow.workers.rows.segments import Segment, free_bytes
 

@@ -21,10 +21,10 @@ from support_path import SUPPORT_PATH
 from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
-from embodyflow.data.balance import balance
 from embodyflow.data.metrics import to_floats
+from embodyflow.data.plans.balance import balance
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
-from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import BufferFullError, ShardLostError, WorkerLostError
 from embodyflow.workers.rows.buffer_client import BufferClient

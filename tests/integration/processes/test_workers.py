@@ -23,7 +23,7 @@ from waiting import eventually
 from embodyflow.config import RunConfig
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.row_plan import RankInput, Slice, split_evenly
+from embodyflow.data.plans.row_plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.iterations.graph_run import GraphRun

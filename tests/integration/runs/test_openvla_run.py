@@ -15,8 +15,8 @@ pytestmark = pytest.mark.integration
 def test_an_openvla_is_trained_by_images_and_loads_from_its_export(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:
-    from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
-    from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
+    from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig
+    from embodyflow.policies.embodied.openvla.policy_openvla import OpenVLAPolicy
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=SUPPORT_PATH, **ray_env)
     folder = run_and_export(runs, "seen")

@@ -14,9 +14,9 @@ import torch
 from flow_vla_models import MEANS, SIZES, TOKENIZER
 from safetensors.torch import load_file
 
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.policy_config import ActingPolicyConfig
 from embodyflow.policies.policy_registry import build_acting_policy, validate_policy
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 
 INSTRUCTIONS = ("open the drawer", "push")
 OWN_POLICY = "examples.own_policy.policy:Policy"

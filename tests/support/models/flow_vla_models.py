@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.flow_vla.checkpoint_flow_vla import check_checkpoint
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import check_checkpoint
 
-TOKENIZER = "embodyflow.policies.flow_vla.tokenizer_flow_vla:build_tokenizer"
+TOKENIZER = "embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla:build_tokenizer"
 INSTRUCTIONS = ("open the drawer", "push")
 SIZES = {"state_dim": 5, "action_dim": 3, "chunk_size": 4, "num_steps": 3, "cameras": ("image", "wrist_image")}
 MEANS = {"normalization": "demonstrations", "train_expert_only": False}

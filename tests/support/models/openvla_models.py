@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
-from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
+from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
+from embodyflow.policies.embodied.openvla.policy_openvla import OpenVLAPolicy
 
-TOKENIZER = "embodyflow.policies.openvla.tokenizer_openvla:build_tokenizer"
+TOKENIZER = "embodyflow.policies.embodied.openvla.tokenizer_openvla:build_tokenizer"
 INSTRUCTIONS = ("open the drawer", "pick up the black bowl", "push", "close it")
 Array = np.ndarray
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from flow_vla_models import MEANS, SIZES, TOKENIZER, with_weights_by_rule
 
-from embodyflow.policies.pi0.checkpoint_pi0 import LAYOUT as LAYOUT
-from embodyflow.policies.pi0.configuration_pi0 import PI0Config, PI0ScratchConfig
-from embodyflow.policies.pi0.critic_pi0 import PI0Critic
-from embodyflow.policies.pi0.policy_pi0 import PI0Policy
+from embodyflow.policies.embodied.pi0.checkpoint_pi0 import LAYOUT as LAYOUT
+from embodyflow.policies.embodied.pi0.configuration_pi0 import PI0Config, PI0ScratchConfig
+from embodyflow.policies.embodied.pi0.critic_pi0 import PI0Critic
+from embodyflow.policies.embodied.pi0.policy_pi0 import PI0Policy
 
 Config, Policy = PI0Config, PI0Policy
 VLM = ".paligemma."

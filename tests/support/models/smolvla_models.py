@@ -4,10 +4,10 @@ from typing import Any
 
 from flow_vla_models import MEANS, SIZES, TOKENIZER, with_weights_by_rule
 
-from embodyflow.policies.smolvla.checkpoint_smolvla import LAYOUT as LAYOUT
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig, SmolVLAScratchConfig
-from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic
-from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy
+from embodyflow.policies.embodied.smolvla.checkpoint_smolvla import LAYOUT as LAYOUT
+from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAConfig, SmolVLAScratchConfig
+from embodyflow.policies.embodied.smolvla.critic_smolvla import SmolVLACritic
+from embodyflow.policies.embodied.smolvla.policy_smolvla import SmolVLAPolicy
 
 Config, Policy = SmolVLAConfig, SmolVLAPolicy
 VLM = ".vlm."

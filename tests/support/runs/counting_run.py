@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from embodyflow.config import RunConfig
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.orchestration.display import progress_log

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.tables import Table
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.workers.calls import GroupCall
 
 

@@ -13,11 +13,11 @@ from counting_run import Ranks, begin, run_after, run_in
 from language_jobs import language_config
 
 from embodyflow.config.language import LanguageConfig
-from embodyflow.data.row_plan import RowFacts, ShardRef
+from embodyflow.data.plans.row_plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import write_rows
-from embodyflow.data.swaps import Swap
+from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.tables import Table, digest_of
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.record.run_folder import RunFolder

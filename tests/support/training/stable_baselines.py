@@ -8,7 +8,7 @@ import torch
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import nn
 
-from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 SIZE, GAMMA = 8, 0.9
 

@@ -16,7 +16,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.parts import PartsDigest
 from embodyflow.data.tables import digest_of
 from embodyflow.nodes.engines import TrainerEngine
-from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.policies.embodied.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 SEED = 5

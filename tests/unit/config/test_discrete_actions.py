@@ -4,8 +4,8 @@ import pytest
 
 from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.errors import ConfigError
-from embodyflow.policies.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.control.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
+from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 
 REACHER = ["experiment=reacher", "algorithm=ppo"]
 OPEN = ["policy.state_dim=null", "policy.action_dim=null"]

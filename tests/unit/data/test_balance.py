@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.balance import balance
-from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.row_plan import RankInput, ShardRef
+from embodyflow.data.plans.balance import balance
+from embodyflow.data.plans.partition import attention_cost, imbalance
+from embodyflow.data.plans.row_plan import RankInput, ShardRef
 
 NODES = "abc"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.partition import attention_cost, consecutive_share, imbalance, karmarkar_karp
+from embodyflow.data.plans.partition import attention_cost, consecutive_share, imbalance, karmarkar_karp
 
 COSTS = st.lists(st.integers(0, 1000), max_size=40)
 PARTS = st.integers(1, 9)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.row_plan import (
+from embodyflow.data.plans.row_plan import (
     RankInput,
     ShardRef,
     cut_like,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conformance import differences
 
-from embodyflow.data.row_plan import RankInput, ShardRef, Slice
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, Slice
 from embodyflow.nodes.context import NodeContext
 from embodyflow.workers.calls import NodeCall, NodeWork
 

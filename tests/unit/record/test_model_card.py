@@ -13,8 +13,8 @@ from picture_room import WORDS as ROOM
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.policy_registry import build_policy
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.record import model_card as module
 from embodyflow.record.model_card import model_card, write_model_card
 

@@ -13,7 +13,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.warm_start import warm_start_key
-from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
+from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.simulation.make_env import check_embodied
 
 pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not installed")

@@ -12,7 +12,7 @@ from node_calls import call_of
 
 import tasks
 from embodyflow.data.metrics import as_metrics, to_floats
-from embodyflow.data.row_plan import RankInput, ShardRef, Slice
+from embodyflow.data.plans.row_plan import RankInput, ShardRef, Slice
 from embodyflow.errors import DamageError, RewardError
 from embodyflow.record.labelled_episodes import LABELLED
 from embodyflow.rewards.progress.success_classifier import draw_labelled

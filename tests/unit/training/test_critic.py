@@ -10,7 +10,7 @@ from trainers import SEED, demos_for, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
 from embodyflow.data.tables import digest_of
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLAValue
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 PPO = ("algorithm.advantage=gae", "critic.epochs=2", "critic.learning_rate=1e-3")

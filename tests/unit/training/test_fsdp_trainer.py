@@ -11,7 +11,7 @@ from trainers import SEED, Weights, demos_for, largest_gap, new_trainer, rows_fo
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 

@@ -13,7 +13,7 @@ from embodyflow.algorithms.off_policy import advantage_weights, expectile_loss
 from embodyflow.config.composition import compose
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.training.off_policy.implicit_q import ImplicitQLearning
-from embodyflow.training.replay.replay_buffer import Transitions
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 SIZE, GAMMA = 8, 0.9
 WORDS = (

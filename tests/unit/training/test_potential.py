@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from off_policy_runs import OffPolicyRun
 
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, Transitions
 from embodyflow.training.off_policy.shaping import Shaping
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, Transitions
 
 TOTAL = Shaping("potentials:total")
 SMALL = ("rollout.num_steps=100", "policy.hidden_size=16", "off_policy.batch_size=16")

@@ -9,7 +9,7 @@ import pytest
 
 from embodyflow.errors import DamageError
 from embodyflow.seeding import derive_rng
-from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, draw
+from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, draw
 
 SHAPE = Shape(num_envs=2, state_dim=3, action_dim=1)
 

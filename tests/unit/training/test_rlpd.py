@@ -16,9 +16,9 @@ from embodyflow.data.batches import to_batch
 from embodyflow.errors import DamageError
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.references import resolve
+from embodyflow.training.off_policy.replay.episode_transitions import of_demonstrations, of_episodes
+from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.soft_actor_critic import SoftActorCritic
-from embodyflow.training.replay.episode_transitions import of_demonstrations, of_episodes
-from embodyflow.training.replay.replay_buffer import Transitions
 
 STATE, CHUNK, ACTION = 30, 5, 4
 WORDS = (

@@ -17,7 +17,7 @@ from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.parts import Part, in_parts, outline
-from embodyflow.data.row_plan import Location
+from embodyflow.data.plans.row_plan import Location
 from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.rows.buffer_client import BufferClient
 from embodyflow.workers.rows.segments import map_content

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.data.padding import facts_of
-from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
+from embodyflow.data.plans.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.workers.rows.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 

@@ -11,8 +11,8 @@ from language_jobs import language_config
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers import session as session_module
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork

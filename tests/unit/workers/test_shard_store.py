@@ -14,7 +14,7 @@ import pytest
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import to_floats
-from embodyflow.data.row_plan import Location
+from embodyflow.data.plans.row_plan import Location
 from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ConfigError

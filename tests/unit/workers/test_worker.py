@@ -10,7 +10,7 @@ import pytest
 from node_calls import call_of
 
 from embodyflow.data.batches import to_batch
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.types import NodeOutput

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from embodyflow.data.tickets import Selection, Ticket
+from embodyflow.data.streaming.tickets import Selection, Ticket
 
 
 @dataclass(frozen=True)

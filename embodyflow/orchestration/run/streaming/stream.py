@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric, maximum, mean, merge_metrics, total
-from embodyflow.data.row_plan import RowFacts
-from embodyflow.data.swaps import Swap
-from embodyflow.data.tickets import Selection, Ticket
+from embodyflow.data.plans.row_plan import RowFacts
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Selection, Ticket
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.stages import Stages

@@ -10,7 +10,7 @@ import pytest
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import mean, total
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.orchestration.evaluation import lanes
 from embodyflow.orchestration.evaluation.lanes import BetweenRollouts, InTurn, Lane, OwnWorker
 from embodyflow.orchestration.run.iterations.parts import run_in_parts

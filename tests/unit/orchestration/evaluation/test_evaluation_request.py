@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import picture_room
 import pytest
 
 from embodyflow.config.robots.control import ControlConfig
@@ -85,6 +86,20 @@ def test_the_same_evaluation_continues_and_a_different_one_is_refused(run: Path)
     assert again == config and open_evaluation(again, policy).path == folder.path
     with pytest.raises(ConfigError, match=r"run_id=evaluate-mine-000002: .* holds another run or evaluation"):
         ask(f"policy={run}", "evaluation.num_goals=8")
+
+
+def test_a_run_and_its_evaluation_that_name_a_moved_module_continue(tmp_path: Path) -> None:
+    words = (f"run_root={tmp_path}", *SMALL, *picture_room.WORDS, "policy=tiny_smolvla")
+    commit(RunFolder.create(check(RunRequest(run_id="mine", overrides=words))), 0)
+    for name in ("mine", "evaluate-mine-000000"):
+        config, policy = ask(f"policy={tmp_path}/mine")
+        folder = open_evaluation(config, policy)
+        written = tmp_path / name / "config.yaml"
+        old = written.read_text().replace("embodyflow.policies.embodied.flow_vla", "embodyflow.policies.flow_vla")
+        assert old != written.read_text()
+        written.write_text(old)
+    again, _ = ask(f"policy={tmp_path}/mine")
+    assert again == config and open_evaluation(again, policy).path == folder.path
 
 
 def weights(folder: RunFolder, iteration: int) -> str:

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 
 import tasks
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.evaluation import kept_episodes as episodes
 from embodyflow.record.run_folder import RunFolder

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.data.tickets import Selection, Ticket
+from embodyflow.data.streaming.tickets import Selection, Ticket
 from embodyflow.orchestration.run.streaming.admission import Admission, ByIndex, FirstReady, FirstReadyWithin, Sizes
 
 ORDERS = (ByIndex, FirstReady, FirstReadyWithin)

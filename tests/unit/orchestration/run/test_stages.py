@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodyflow.data.row_plan import Index, ShardRef
+from embodyflow.data.plans.row_plan import Index, ShardRef
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder

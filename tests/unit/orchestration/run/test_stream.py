@@ -11,9 +11,9 @@ import pytest
 from counting_run import begin, iterate, leave_flows
 from streamed_run import BATCH, ITERATIONS, STALENESS, config_of, open_stream, row_of, train, versions_of
 
-from embodyflow.data.swaps import Swap
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Selection, Ticket
 from embodyflow.data.tables import Table, digest_of
-from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run import recovery, training
 from embodyflow.orchestration.run.streaming.generating_node import generating_node

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.config import RunConfig
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.run import recovery, training

@@ -12,8 +12,8 @@ from counting_run import iterate, leave_flows
 from streamed_run import ITERATIONS, GroupRanks, config_of, open_stream, train
 
 from embodyflow.config.language import LanguageConfig
-from embodyflow.data.swaps import Swap
-from embodyflow.data.tickets import Ticket
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.orchestration.run import recovery, training
 from embodyflow.orchestration.run.scaling import autoscaling
 from embodyflow.orchestration.run.scaling.autoscaling import Autoscaling

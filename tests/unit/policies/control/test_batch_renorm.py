@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from embodyflow.policies.mlp_renorm.batch_renorm import EPSILON, BatchRenorm, batch_statistics
+from embodyflow.policies.control.mlp_renorm.batch_renorm import EPSILON, BatchRenorm, batch_statistics
 
 COLUMN = torch.tensor([[1.0], [3.0], [5.0]])  # mean 3, variance 4
 

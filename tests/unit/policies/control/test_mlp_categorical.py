@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tensordict import TensorDict
 from torch.distributions import Categorical
 
-from embodyflow.policies.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
-from embodyflow.policies.mlp_categorical.policy_mlp_categorical import MLPCategoricalPolicy
+from embodyflow.policies.control.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
+from embodyflow.policies.control.mlp_categorical.policy_mlp_categorical import MLPCategoricalPolicy
 
 CONFIG = MLPCategoricalConfig(state_dim=3, num_actions=4, hidden_size=8)
 

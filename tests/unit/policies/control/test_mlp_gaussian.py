@@ -6,9 +6,9 @@ import torch
 from tensordict import TensorDict
 from torch.distributions import Normal
 
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
-from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
-from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.control.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
+from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 
 CONFIG = MLPGaussianConfig(state_dim=3, action_dim=2, hidden_size=8, initial_log_std=-0.5)
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
-from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import squash
-from embodyflow.policies.mlp_squashed.policy_mlp_squashed import MLPSquashedPolicy
+from embodyflow.policies.control.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
+from embodyflow.policies.control.mlp_squashed.modeling_mlp_squashed import squash
+from embodyflow.policies.control.mlp_squashed.policy_mlp_squashed import MLPSquashedPolicy
 
 CONFIG = MLPSquashedConfig(state_dim=3, action_dim=2, hidden_size=8)
 

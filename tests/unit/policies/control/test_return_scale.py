@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from embodyflow.policies.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
-from embodyflow.policies.mlp_categorical.policy_mlp_categorical import MLPCategoricalPolicy
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
-from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
-from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.control.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
+from embodyflow.policies.control.mlp_categorical.policy_mlp_categorical import MLPCategoricalPolicy
+from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.control.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
+from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.policies.running_statistics.return_scale import ReturnScale, count_returns, return_scale_of
 from embodyflow.policies.running_statistics.running_normalizer import EPSILON, normalizers_of
 

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from embodyflow.policies.base import NormalizationStatistics
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
-from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
-from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.control.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
+from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.embodied.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
+from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.policies.running_statistics.running_normalizer import EPSILON, RunningNormalizer, count_states
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
-from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 
 def alone(tensor):

@@ -18,7 +18,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
-from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.policies.embodied.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.rollouts.clips import CAPTION
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode

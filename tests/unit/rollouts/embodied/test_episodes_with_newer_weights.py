@@ -14,10 +14,10 @@ import torch
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric
-from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.swaps import Swap
+from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
-from embodyflow.data.tickets import Ticket
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
 from embodyflow.workers.calls import GroupCall

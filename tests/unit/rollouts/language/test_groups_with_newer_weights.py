@@ -19,10 +19,10 @@ from language_jobs import checkpoints_of, connected_trainer, language_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.padding import to_padded
-from embodyflow.data.row_plan import ShardRef
-from embodyflow.data.swaps import Swap
+from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.streaming.swaps import Swap
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
-from embodyflow.data.tickets import Ticket
 from embodyflow.generation.conversations.swapping import SwappingConversations
 from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.training.language_trainer import LanguageTrainer

@@ -16,7 +16,7 @@ from language_jobs import connected_trainer
 
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.padding import to_padded
-from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.training.language_trainer import LanguageTrainer

@@ -1,0 +1,1 @@
+"""Plans of which rank gets which rows: consecutive splits, and splits of equal cost."""

@@ -1,0 +1,1 @@
+"""Facts of a stream of groups: their names, and the weights that their rows went on with."""

@@ -1,0 +1,7 @@
+"""Critic of the Gaussian policy, as :class:`~embodyflow.policies.base.Critic`."""
+
+from embodyflow.policies.control.mlp.critic_mlp import MLPCritic
+
+
+class MLPGaussianCritic(MLPCritic):
+    """Values states with a network of its own, of the policy's sizes."""

@@ -1,0 +1,104 @@
+"""Export of folders in the form of LeRobot's ``save_pretrained``."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
+    ACTION,
+    CONFIG,
+    PREPROCESSING,
+    STATE,
+    VLM,
+    WEIGHTS,
+    Description,
+    Layout,
+)
+from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
+
+POSTPROCESSING = "policy_postprocessor.json"
+STATISTICS = "statistics."
+"""Prefix of the weights that are statistics."""
+
+
+def write_checkpoint(
+    layout: Layout,
+    config: FlowVLAConfig,
+    description: Description,
+    tokenizer: Any,
+    weights: Mapping[str, np.ndarray],
+    folder: Path,
+) -> None:
+    """Write a policy's folder.
+
+    Args:
+        layout: Layout of the kind of policy.
+        config: Configuration of the policy.
+        description: Description that the policy was built from.
+        tokenizer: Tokenizer of ``transformers``.
+        weights: Weights by name, statistics included.
+        folder: Folder to write; created if missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    learned = {name: array for name, array in weights.items() if not name.startswith(STATISTICS)}
+    save_file(layout.export_weights(learned), folder / WEIGHTS)
+    acting = {"n_action_steps": config.chunk_size, layout.num_steps: config.num_steps}
+    described = {**description.config, **acting, "tokenizer_max_length": config.max_prompt_tokens}
+    _write(folder / CONFIG, described)
+    statistics = {name.removeprefix(STATISTICS): a for name, a in weights.items() if name.startswith(STATISTICS)}
+    _write_processors(layout, described, statistics, folder)
+    if layout.vlm_name(described) == VLM:  # the hub has no such model
+        _write_vlm(description, tokenizer, folder / VLM)
+
+
+def _write_processors(
+    layout: Layout, described: Mapping[str, Any], statistics: Mapping[str, np.ndarray], folder: Path
+) -> None:
+    """Write LeRobot's processing before and after the model, with its statistics."""
+    actions, mapping = described["output_features"], described["normalization_mapping"]
+    everything = {**described["input_features"], **actions}
+    words = {"max_length": described["tokenizer_max_length"], "task_key": "task", "padding_side": "right"}
+    words |= {"padding": layout.padding, "truncation": True, "tokenizer_name": layout.vlm_name(described)}
+    before = [
+        _step("rename_observations_processor", rename_map={}),
+        _step("to_batch_processor"),
+        _step(f"{layout.kind}_new_line_processor"),
+        _step("tokenizer_processor", **words),
+        _step("device_processor", device="cpu", float_dtype=None),
+        _step("normalizer_processor", eps=1e-8, features=everything, norm_map=mapping),
+    ]
+    after = [
+        _step("unnormalizer_processor", eps=1e-8, features=actions, norm_map=mapping),
+        _step("device_processor", device="cpu", float_dtype=None),
+    ]
+    both = ((PREPROCESSING, before, 5, (STATE, ACTION)), (POSTPROCESSING, after, 0, (ACTION,)))
+    for file, steps, place, names in both:
+        pipeline = Path(file).stem
+        state_file = f"{pipeline}_step_{place}_{steps[place]['registry_name']}.safetensors"
+        steps[place]["state_file"] = state_file
+        state = {f"{n}.{kind}": statistics[f"{n.split('.')[-1]}_{kind}"] for n in names for kind in ("mean", "std")}
+        save_file(state, folder / state_file)
+        _write(folder / file, {"name": pipeline, "steps": steps})
+
+
+def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
+    """Write sizes and tokenizer of the vision-language model."""
+    if description.vlm_folder is not None:
+        shutil.copytree(description.vlm_folder, folder, dirs_exist_ok=True)
+        return
+    folder.mkdir(exist_ok=True)
+    _write(folder / CONFIG, description.vlm)
+    tokenizer.save_pretrained(folder)
+
+
+def _step(name: str, **config: Any) -> dict[str, Any]:
+    return {"registry_name": name, "config": config}
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(dict(content), indent=2) + "\n")

@@ -1,0 +1,109 @@
+"""TinyVLA as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.action_tokens import (
+    choose_tokens,
+    evaluate_tokens,
+    imitation_cross_entropy,
+    smoothed_targets,
+)
+from embodyflow.policies.base import Decision, NormalizationStatistics
+from embodyflow.policies.decisions import decisions
+from embodyflow.policies.embodied.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
+from embodyflow.policies.embodied.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+
+
+class TinyVLAPolicy:
+    """Samples all tokens of a chunk at once, decoded in parallel.
+
+    Args:
+        config: Sizes.
+        device: Device of the model.
+    """
+
+    token_dtype = np.dtype(np.int64)
+    num_imitation_draws = 0
+
+    def __init__(self, config: TinyVLAConfig, device: str) -> None:
+        self.config = config
+        self.num_tokens = self.num_draws = config.num_action_tokens
+        self.model: torch.nn.Module = TinyVLA(config).to(device)
+        self.processor = TinyVLAProcessor(config)
+        self._device = device
+        self._keys = config.observation_keys
+
+    @property
+    def horizon(self) -> int:
+        """H = C."""
+        return self.config.chunk_size
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The network's layers."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
+
+    def encode_instruction(self, instruction: str) -> np.ndarray:
+        """Return the instruction as int64 ``[I]``; 0 is padding."""
+        ids: np.ndarray = self.processor.instruction_ids([instruction])[0].numpy()
+        return ids
+
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
+        keys = (*self._keys, "instruction_ids")
+        logits = self.model({key: torch.from_numpy(observation[key]).to(self._device) for key in keys})
+        draws = None if uniforms is None else torch.from_numpy(uniforms).to(self._device)
+        tokens, log_probs = choose_tokens(logits, draws, temperature)
+        actions = self.processor.actions(tokens)
+        return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
+        decided, observation = decisions(batch, self._keys, self._device)
+        return evaluate_tokens(self.model(observation), batch, decided, temperature)
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a Hugging Face folder that ``TinyVLA.from_pretrained`` loads."""
+        model = TinyVLA(self.config)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        model.save_pretrained(folder)
+
+    def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
+        """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions keep their bins."""
+        self.model.embed.set_statistics(states)  # type: ignore[union-attr,operator]
+
+    def load_normalization(self, statistics: NormalizationStatistics) -> None:
+        """Standardise states by the mean and deviation of a data set; actions keep their bins."""
+        mean, std = statistics.state_mean, statistics.state_std
+        self.model.embed.load_statistics(statistics.count, mean, std)  # type: ignore[union-attr,operator]
+
+    def imitation_loss(
+        self,
+        observation: dict[str, torch.Tensor],
+        actions: torch.Tensor,
+        mask: torch.Tensor,
+        sigma: float,
+        uniforms: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
+
+        Args:
+            observation: n observations.
+            actions: Expert actions, float32 ``[n, C, A]``.
+            mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration.
+            sigma: Standard deviation of the smoothing, in bins. Choices are not smoothed: they have no neighbours.
+            uniforms: Unused; the loss takes no random numbers.
+        """
+        seen = {name: values.to(self._device) for name, values in observation.items()}
+        positions = self.processor.positions(actions.to(self._device))
+        choices = self.config.num_choices
+        num_values, width = (self.config.num_bins, sigma) if choices is None else (max(choices), 0.0)
+        targets = smoothed_targets(positions, num_values, width)
+        return imitation_cross_entropy(self.model(seen), targets, mask.to(self._device))

@@ -1,7 +1,0 @@
-"""Critic of the categorical policy, as :class:`~embodyflow.policies.base.Critic`."""
-
-from embodyflow.policies.mlp.critic_mlp import MLPCritic
-
-
-class MLPCategoricalCritic(MLPCritic):
-    """Values states with a network of its own, of the policy's sizes."""

@@ -1,0 +1,198 @@
+"""Transitions of environments that are stepped together, and batches drawn from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodyflow.algorithms.off_policy import n_step_returns
+from embodyflow.errors import DamageError
+from embodyflow.training.off_policy.replay.segments import Array, Segments, state_in
+
+SEGMENT_SIZE = 65_536
+"""Transitions in one file."""
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """A batch of B transitions over one or more steps, float32.
+
+    Attributes:
+        state: States before the first step, ``[B, S]``.
+        action: Actions of the first step, in [-1, 1], ``[B, A]``.
+        returns: Discounted sums of the rewards, ``[B]``.
+        discounts: Discounts of the value of the next state; 0 where the episode terminated, ``[B]``.
+        next_state: States after the last step, ``[B, S]``.
+        num_demonstrated: Number of demonstrated transitions, which are the last.
+    """
+
+    state: torch.Tensor
+    action: torch.Tensor
+    returns: torch.Tensor
+    discounts: torch.Tensor
+    next_state: torch.Tensor
+    num_demonstrated: int = 0
+
+    def with_demonstrations(self, other: "Transitions") -> "Transitions":
+        """Return the transitions of both batches, the demonstrated ones last."""
+        joined = (torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True))
+        state, action, returns, discounts, next_state = joined
+        return Transitions(state, action, returns, discounts, next_state, len(other.returns))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The columns in the order of the attributes."""
+        return self.state, self.action, self.returns, self.discounts, self.next_state
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a transition is of.
+
+    Attributes:
+        num_envs: E, environments that are stepped together. Transition i of an environment is followed by i + E.
+        state_dim: S, features of a state.
+        action_dim: A, dimensions of an action.
+    """
+
+    num_envs: int
+    state_dim: int
+    action_dim: int
+
+    @property
+    def record(self) -> np.dtype[Any]:
+        """Type of a transition on disk."""
+        state, action = ("<f4", (self.state_dim,)), ("<f4", (self.action_dim,))
+        columns = {"state": state, "action": action, "reward": ("<f4", ()), "next_state": state}
+        flags = {"terminated": ("?", ()), "truncated": ("?", ())}
+        return np.dtype([(name, *kind) for name, kind in (columns | flags).items()])
+
+    def facts(self) -> dict[str, int]:
+        """Return the numbers by name."""
+        return {"num_envs": self.num_envs, "state_dim": self.state_dim, "action_dim": self.action_dim}
+
+
+class ReplayBuffer:
+    """The newest transitions of a run, in the order of steps and, within a step, of environments.
+
+    Args:
+        segments: Records on disk.
+        shape: Sizes of a transition.
+        capacity: Number of newest transitions to draw from.
+    """
+
+    def __init__(self, segments: Segments, shape: Shape, capacity: int) -> None:
+        self._segments, self.shape, self._capacity = segments, shape, capacity
+
+    @classmethod
+    def create(cls, folder: Path, shape: Shape, capacity: int, segment_size: int = SEGMENT_SIZE) -> "ReplayBuffer":
+        """Return an empty buffer in a folder."""
+        return cls(Segments.create(folder, shape.record, segment_size), shape, capacity)
+
+    @classmethod
+    def open(cls, folder: Path, shape: Shape, capacity: int, state: Mapping[str, Any]) -> "ReplayBuffer":
+        """Return the buffer of a commit; what was appended later is cut.
+
+        Raises:
+            DamageError: A file is missing or damaged.
+        """
+        return cls(Segments.open(folder, shape.record, state, cut=True), shape, capacity)
+
+    @classmethod
+    def demonstrations(cls, folder: Path, shape: Shape) -> "ReplayBuffer":
+        """Return the transitions in the folder of another run's buffer, which stays as it is.
+
+        Raises:
+            DamageError: They are missing or damaged, or of other sizes.
+        """
+        state = state_in(folder)
+        found = Shape(state["num_envs"], state["state_dim"], state["action_dim"])
+        if (found.state_dim, found.action_dim) != (shape.state_dim, shape.action_dim):
+            raise DamageError(f"{folder}: has transitions of sizes {found.facts()}, the run of {shape.facts()}")
+        return cls(Segments.open(folder, found.record, state, cut=False), found, state["length"])
+
+    def __len__(self) -> int:
+        """Return the number of transitions that were ever appended."""
+        return len(self._segments)
+
+    @property
+    def oldest(self) -> int:
+        """Index of the oldest transition to draw."""
+        return max(self._segments.first, len(self) - self._capacity)
+
+    def append(self, columns: Mapping[str, Array]) -> None:
+        """Append the transitions of one or more steps of all environments.
+
+        Args:
+            columns: ``state``, ``action``, ``reward``, ``next_state``, ``terminated`` and ``truncated``, with n entries
+                each, in the order of the buffer.
+        """
+        records = np.empty(len(columns["reward"]), self.shape.record)
+        for name in self.shape.record.names or ():
+            records[name] = columns[name]
+        self._segments.append(records)
+
+    def sample(self, rng: np.random.Generator, size: int, num_steps: int, gamma: float) -> Transitions:
+        """Draw transitions uniformly and with replacement.
+
+        A transition ends early with its episode, and at the newest step, from where its value goes on.
+
+        Args:
+            rng: Source of the draws.
+            size: B, number of transitions.
+            num_steps: Steps of a transition.
+            gamma: Discount of one step.
+        """
+        starts = rng.integers(self.oldest, len(self), size)
+        indices = starts[:, None] + self.shape.num_envs * np.arange(num_steps)
+        present = indices < len(self)
+        records = self._segments.read(np.where(present, indices, starts[:, None]).ravel()).reshape(size, num_steps)
+        goes_on = ~(records["terminated"] | records["truncated"])[:, :-1]
+        counted = present & np.cumprod(np.concatenate([np.ones((size, 1), bool), goes_on], 1), 1).astype(bool)
+        first, last = records[:, 0], records[np.arange(size), counted.sum(1) - 1]
+        returns, discounts = n_step_returns(_tensor(records["reward"]), torch.from_numpy(counted), gamma)
+        discounts = discounts.masked_fill(_tensor(last["terminated"]), 0.0)
+        columns = (_tensor(first["state"]), _tensor(first["action"]), returns, discounts, _tensor(last["next_state"]))
+        return Transitions(*columns)
+
+    def columns(self) -> dict[str, Array]:
+        """Return all transitions by column, as :meth:`append` takes them."""
+        records = self._segments.read(np.arange(self._segments.first, len(self)))
+        return {name: np.ascontiguousarray(records[name]) for name in self.shape.record.names or ()}
+
+    def commit(self) -> dict[str, Any]:
+        """Flush what is new to the disk; return the state by which :meth:`open` finds the buffer again."""
+        return self._segments.commit(self.shape.facts(), self.oldest)
+
+    def digests(self) -> list[str]:
+        """Return the digests of the buffer's files."""
+        return self._segments.digests()
+
+    def drop_before(self, index: int) -> None:
+        """Remove files whose transitions are all before ``index``."""
+        self._segments.drop_before(index)
+
+
+def draw(
+    buffer: ReplayBuffer,
+    demonstrations: ReplayBuffer | None,
+    rng: np.random.Generator,
+    size: int,
+    num_steps: int,
+    gamma: float,
+) -> Transitions:
+    """Draw a batch from a run's buffer, and half of it from demonstrations if there are any.
+
+    Symmetric sampling is that of RLPD (Ball et al. 2023, arXiv:2302.02948); see :meth:`ReplayBuffer.sample`.
+    """
+    if demonstrations is None:
+        return buffer.sample(rng, size, num_steps, gamma)
+    own = buffer.sample(rng, size - size // 2, num_steps, gamma)
+    return own.with_demonstrations(demonstrations.sample(rng, size // 2, num_steps, gamma))
+
+
+def _tensor(column: Array) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column))
