@@ -39,11 +39,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def configs_are_composed_once() -> Iterator[None]:
-    """Cache the files that Hydra composes: some five hundred tests compose some twenty files each.
+def pytest_sessionstart() -> None:
+    """Cache what Hydra composes of files: some five hundred tests compose some twenty files each.
 
-    Hydra still parses, checks and applies the values that a test overrides.
+    Hydra still parses, checks and applies the values that a test overrides. Modules compose while they are collected.
     """
     from hydra._internal import config_loader_impl
     from hydra._internal.defaults_list import Overrides
@@ -67,10 +66,8 @@ def configs_are_composed_once() -> Iterator[None]:
             merged[key] = pickle.dumps(merge(self, defaults=defaults, repo=repo))
         return pickle.loads(merged[key])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config_loader_impl, "create_defaults_list", create_defaults_list)
-        patch.setattr(loader, "_compose_config_from_defaults_list", compose)
-        yield
+    config_loader_impl.create_defaults_list = create_defaults_list
+    loader._compose_config_from_defaults_list = compose
 
 
 # Two groups of two episodes of 20 steps (four decisions), a policy of 32 units.

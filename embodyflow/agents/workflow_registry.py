@@ -2,7 +2,6 @@
 
 import inspect
 
-from embodyflow.agents.areal.areal_workflow import ArealWorkflow
 from embodyflow.agents.workflow import RolloutWorkflow, WorkflowBuilder
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
@@ -24,6 +23,8 @@ def build_workflow(config: AgentConfig) -> RolloutWorkflow:
     except ImportError as error:
         raise ConfigError(f"{key}: {error}") from error
     if isinstance(build, type) and inspect.iscoroutinefunction(getattr(build, "arun_episode", None)):
+        from embodyflow.agents.areal.areal_workflow import ArealWorkflow  # imports torch, which takes seconds
+
         return ArealWorkflow(build, config)
     if config.workflow_kwargs:
         raise ConfigError(f"rollout.agent.workflow_kwargs: {key} takes no such arguments; allowed is {{}}")

@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.config.composition.config_source import ReadOnce
 from embodyflow.config.composition.keys import known_keys
 from embodyflow.config.composition.mistakes import explain_hydra_error, explain_invalid
 from embodyflow.config.composition.search_path import ProjectConfigs
@@ -36,6 +37,7 @@ ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # import
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
 EXPORTER_CHECK = "embodyflow.record.otlp.sender:check_installed"  # imports OpenTelemetry
 CONFIG_DIR = shipped() / "configs"
+Plugins.instance().register(ReadOnce)
 Plugins.instance().register(ProjectConfigs)
 _OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions", "health.own.")
 """Prefixes of keys that may be set although neither YAML nor models name them."""

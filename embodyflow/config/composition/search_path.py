@@ -3,6 +3,7 @@
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from embodyflow.config.composition.config_source import ReadOnce
 from embodyflow.project import config_folders
 
 
@@ -14,3 +15,6 @@ class ProjectConfigs(SearchPathPlugin):
         *own, _ = config_folders()
         for folder in own:
             search_path.prepend("project", f"file://{folder}")
+        for element in search_path.get_path():
+            if element.path and element.path.startswith("file://"):
+                element.path = f"{ReadOnce.scheme()}://{element.path.removeprefix('file://')}"

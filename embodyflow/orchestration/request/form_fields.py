@@ -3,14 +3,16 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
-from prefect import Flow
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import MISSING, CoreSchema
 
-FlowT = TypeVar("FlowT", bound=Flow[..., Any])
+if TYPE_CHECKING:  # importing it takes a second, which each check of a configuration would wait for
+    from prefect import Flow
+
+FlowT = TypeVar("FlowT", bound="Flow[..., Any]")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
-from prefect.runtime import flow_run
 from pydantic import Field
 
 from embodyflow.config import RunConfig
@@ -276,6 +275,8 @@ def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
         folder = RunFolder(config.run_dir)
         folder.add_unrestorable(config.unrestorable())
         return folder
+    from prefect.runtime import flow_run  # takes a second, which a mere check should not wait for
+
     fill = None if config.branch is None else partial(fill_branch, config)
     return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)}, fill)
 
@@ -290,6 +291,8 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
     Raises:
         ConfigError: The earlier attempt is still running.
     """
+    from prefect.runtime import flow_run
+
     is_retry = (flow_run.run_count or 1) > 1
     if request.resume is None and request.run_id is None:
         run_root = composed(request).run_root
@@ -314,6 +317,8 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
 
 
 def _created_by_this_flow_run(folder: RunFolder) -> bool:
+    from prefect.runtime import flow_run
+
     note = folder.path / FLOW_RUN_FILE
     return note.is_file() and note.read_text() == str(flow_run.id)
 

@@ -2,14 +2,12 @@
 
 It is the ``run_id``, ``resume`` or ``sweep_id`` of the request, or else the name of the flow run: the one in the form
 of the Prefect UI, of ``prefect deployment run --name``, or the one that Prefect made up.
+
+Prefect is imported where a flow runs: it takes a second, for which each check of a request would wait.
 """
 
 import re
 from pathlib import Path
-
-from prefect import get_client
-from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
 
 from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.orchestration.server.availability import is_unavailable
@@ -20,6 +18,8 @@ MAX_LENGTH = 80
 
 def flow_run_name() -> str:
     """Return the name of the current flow run; Prefect calls this when a run of the flow starts."""
+    from prefect.runtime import flow_run
+
     parameters = flow_run.parameters
     named = (parameters.get(key) for key in ("run_id", "resume", "sweep_id"))
     return next((str(each) for each in named if each), as_run_name(str(flow_run.name)))
@@ -47,6 +47,10 @@ def free_name(name: str, flow_run_id: str, run_root: str | Path, *, is_retry: bo
 
 async def show_run_name(run_id: str) -> None:
     """Rename the current flow run if it has another name than its run. A run continues if the server is unavailable."""
+    from prefect import get_client
+    from prefect.logging import get_run_logger
+    from prefect.runtime import flow_run
+
     if flow_run.id is None or flow_run.name == run_id:
         return
     try:

@@ -32,6 +32,11 @@ def is_gguf(path: str) -> bool:
     return path.endswith(SUFFIX)
 
 
+def readable_path(path: str) -> str:
+    """Return the folder of a GGUF file, or the path itself, which transformers finds."""
+    return str(folder_of_gguf(path)) if is_gguf(path) else path
+
+
 def folder_of_gguf(path: str) -> Path:
     """Return the Hugging Face folder of a GGUF file; the first call converts the file, which others wait for.
 

@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers, built from a configuration."""
+"""Models of transformers, built from a configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
-    AutoTokenizer,
     GenerationConfig,
 )
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -17,20 +16,12 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm import shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf
+from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf, readable_path
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.policies.layers import onednn_linear, rms_norm
-from embodyflow.references import resolve
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files to fetch of a repository on the hub, which may hold the weights in other formats too."""
-
-
-def build_tokenizer(config: CausalLMConfig) -> Any:
-    """Return the ``transformers`` tokenizer."""
-    name = config.tokenizer or config.path
-    assert name is not None
-    return resolve(name)() if ":" in name else AutoTokenizer.from_pretrained(_source(name))
 
 
 def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
@@ -38,7 +29,9 @@ def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     if config.path is None:
         return _prepared(_random_model(config, tokenizer))
     model_config = _model_config(config, tokenizer)
-    model: Any = AutoModelForCausalLM.from_pretrained(_source(config.path), config=model_config, **_options(config))
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        readable_path(config.path), config=model_config, **_options(config)
+    )
     return _prepared(model)
 
 
@@ -117,11 +110,6 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _source(path: str) -> str:
-    """Return the folder of a GGUF file, or the path itself, which transformers finds."""
-    return str(folder_of_gguf(path)) if is_gguf(path) else path
-
-
 def _random_model(config: CausalLMConfig, tokenizer: Any) -> Any:
     return AutoModelForCausalLM.from_config(_model_config(config, tokenizer), **_options(config))
 
@@ -133,7 +121,7 @@ def _options(config: CausalLMConfig) -> dict[str, Any]:
 def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
     if config.scratch is None:
         assert config.path is not None
-        model_config: Any = AutoConfig.from_pretrained(_source(config.path))
+        model_config: Any = AutoConfig.from_pretrained(readable_path(config.path))
     else:
         sizes = config.scratch.model_dump()
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}

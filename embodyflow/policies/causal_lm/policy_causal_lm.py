@@ -16,12 +16,12 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
     blocks_of,
     build_empty_model,
     build_model,
-    build_tokenizer,
     folder_of,
     save_folder,
 )
 from embodyflow.policies.causal_lm.packing_causal_lm import Packed, pack_rows
 from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
+from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
 
 
 class CausalLMPolicy:

@@ -12,8 +12,7 @@ from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.agents_causal_lm import reserved_names
-from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
+from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.prompts.prompt_config import SeedsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, PromptSource, Split
@@ -48,7 +47,11 @@ def check_agent(config: AgentJobConfig) -> None:
 
 def _check_names(agent: AgentConfig) -> None:
     """Check that agents with weights of their own can have them under their names."""
-    if agent.has_own_weights and (reserved := reserved_names(agent.agents)):
+    if not agent.has_own_weights:
+        return
+    from embodyflow.policies.causal_lm.agents_causal_lm import reserved_names  # imports torch, which takes seconds
+
+    if reserved := reserved_names(agent.agents):
         raise ConfigError(
             f"rollout.agent.agents: {reserved[0]} is reserved in the models of rollout.agent.weights=own; allowed is "
             "another name"

@@ -26,11 +26,11 @@ from embodyflow.generation.interface import Completion, ConversationEngine, Gene
 from embodyflow.generation.probe import PREFIX, compare, probe_sequences
 from embodyflow.policies.causal_lm.modeling_causal_lm import (
     build_model,
-    build_tokenizer,
     folder_of,
     save_folder,
     stop_tokens_of,
 )
+from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.process.heap import collect_rarely, keep_freed_memory
 from embodyflow.process.tracing import span
 from embodyflow.prompts.epochs import shuffled_rows

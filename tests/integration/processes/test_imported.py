@@ -21,12 +21,23 @@ REQUESTS = [
 @pytest.mark.core
 @pytest.mark.parametrize(
     "module",
-    ["embodyflow.config.composition.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"],
+    ["embodyflow.orchestration.request.request", "embodyflow.cli.config", "embodyflow.cli.run"],
 )
 def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
-    """A mistake is reported within a second or two; importing torch, Ray and tensordict takes longer."""
-    slow = "{'torch', 'ray', 'tensordict', 'mujoco'} & set(sys.modules)"
+    """A mistake is reported within a second or two; importing torch, Ray, tensordict and Prefect takes longer."""
+    slow = "{'torch', 'ray', 'tensordict', 'mujoco', 'prefect', 'pandas'} & set(sys.modules)"
     command = f"import sys, {module}; print(sorted({slow}))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_agent_job_is_checked_without_torch() -> None:
+    """Also its workflow and the template of its chats; to describe a tool, transformers imports torch."""
+    command = (
+        "import sys; from embodyflow.orchestration.request.request import RunRequest, check\n"
+        "for experiment in ('self_correct', 'kuhn'): check(RunRequest(experiment=experiment))\n"
+        "print(sorted({'torch', 'tensordict', 'prefect'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,6 +1,7 @@
 """Agent jobs that are small enough for a test, and a workflow that calls its tool whatever the model writes."""
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -38,6 +39,7 @@ def agent_words(*overrides: str) -> list[str]:
     return [chosen.pop("experiment"), *chosen.values()]
 
 
+@functools.cache  # the result is frozen, and many tests need the same one
 def agent_config(*overrides: str) -> AgentJobConfig:
     """Compose the tiny run with further overrides, of which later ones win."""
     config = compose_config(agent_words(*overrides))

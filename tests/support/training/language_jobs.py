@@ -1,5 +1,6 @@
 """Language jobs that are small enough for a test."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ TINY = (
 )
 
 
+@functools.cache  # the result is frozen, and many tests need the same one
 def language_config(*overrides: str) -> LanguageConfig:
     """Compose the tiny run with further overrides, of which later ones win."""
     chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import prefect.runtime
 import pytest
 
 import embodyflow.orchestration.request.command_line
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.request import request as request_module
 from embodyflow.orchestration.request.request import RunRequest, check, open_folder
 from embodyflow.orchestration.run import cluster, training
 from embodyflow.process.ports import free_port
@@ -53,7 +53,7 @@ def test_the_run_id_of_a_refused_run_is_free(tmp_path: Path, monkeypatch: pytest
         yield
 
     flow_run = SimpleNamespace(id="0123456789abcdef", run_count=1, name="mine")
-    monkeypatch.setattr(request_module, "flow_run", flow_run)
+    monkeypatch.setattr(prefect.runtime, "flow_run", flow_run)
     monkeypatch.setattr(training, "get_run_logger", lambda: logging.getLogger(__name__))
     monkeypatch.setattr(training, "open_run", open_run)
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}",))

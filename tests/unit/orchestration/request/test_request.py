@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium as gym
+import prefect.runtime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.request import request as request_module
 from embodyflow.orchestration.request.request import (
     Iterations,
     Resume,
@@ -289,7 +289,7 @@ class FlowRun:
 
 
 def test_a_flow_run_names_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=1))
     assert bind_to_flow_run(RunRequest()).run_id == "vivid-otter"
     assert bind_to_flow_run(RunRequest(run_id="mine")) == RunRequest(run_id="mine")
     assert bind_to_flow_run(RunRequest(resume="mine")) == RunRequest(resume="mine")
@@ -300,13 +300,13 @@ def test_a_name_of_the_form_becomes_the_name_of_a_folder_that_is_free(
 ) -> None:
     committed_run(tmp_path, "my-run")
     asked = RunRequest(overrides=(f"run_root={tmp_path}", *SMALL))
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1, name="my run"))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=1, name="my run"))
     request = bind_to_flow_run(asked)
     assert request.run_id == "my-run-01234567"
     assert check(request).run_dir == tmp_path / "my-run-01234567"
     open_folder(request, check(request))
     # The flow run has been renamed by then.
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2, name="my-run-01234567"))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=2, name="my-run-01234567"))
     assert bind_to_flow_run(asked).run_id == "my-run-01234567"
 
 
@@ -319,7 +319,7 @@ def test_every_name_of_a_flow_run_has_a_folder(name: str) -> None:
 
 
 def test_a_retried_flow_run_resumes_from_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=2))
     config = committed_run(tmp_path)
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     resumed = bind_to_flow_run(request)
@@ -328,7 +328,7 @@ def test_a_retried_flow_run_resumes_from_its_last_commit(tmp_path: Path, monkeyp
 
 
 def test_a_retried_flow_run_without_a_commit_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=2))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     folder = open_folder(request, check(request))
     folder.metrics.append({"iteration": 0})
@@ -344,9 +344,9 @@ def test_a_retried_flow_run_without_a_commit_starts_over(tmp_path: Path, monkeyp
 def test_a_retried_flow_run_does_not_touch_the_folder_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=1))
     config = committed_run(tmp_path, done=done)
-    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2, id="fedcba9876543210"))
+    monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count=2, id="fedcba9876543210"))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     assert bind_to_flow_run(request) == request
     with pytest.raises(ConfigError, match=f"run_id=mine: {tmp_path}/mine exists"):
