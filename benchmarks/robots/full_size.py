@@ -9,7 +9,8 @@ Every other episode is rewarded, since random weights never succeed. One rollout
 each.
 
 Every second the script reads the proportional set size (PSS) of each process of the run and what lies in ``/dev/shm``.
-``--trained all`` trains all weights instead of the expert's.
+``--trained all`` trains all weights instead of the expert's. What ``embodyflow plan`` expects is written beside it;
+``--only-plan`` plans the runs of the report again and runs nothing.
 """
 
 import argparse
@@ -32,6 +33,7 @@ import torch
 from benchmarks.commands import ROOT, check_command, running
 from benchmarks.report import write_report
 from embodyflow.algorithms.credit.shaping import place_on_last_token
+from embodyflow.cli.plan import planned_memory
 from embodyflow.graph.building_blocks import policy_gradient
 from embodyflow.nodes.declarations import node
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import ACTION, IMAGES, STATE, VLM, WEIGHTS, Description
@@ -45,6 +47,8 @@ from pipelines import NodeRole, Pipeline, TaskGraph
 RESULTS = ROOT / "benchmarks/results/full_size.json"
 CAMERAS = ("image", "wrist_image")
 STATE_DIM, ACTION_DIM, CHUNK, IMAGE_SIZE, DECISIONS = 8, 7, 50, 256, 1
+ENVIRONMENT_BYTES = 1.03 * 2**30
+"""Private memory that a process takes to open a task of LIBERO-Object with images, measured on two cores."""
 TOKENIZER = "embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla:build_tokenizer"
 TEXT = {
     **{"model_type": "llama", "vocab_size": 49_280, "hidden_size": 960, "intermediate_size": 2560, "head_dim": 64},
@@ -236,7 +240,11 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=16, help="layers of language model and expert")
     parser.add_argument("--minutes", type=float, default=60, help="a run that takes longer is stopped")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--only-plan", action="store_true", help="plan the runs of the report again")
     arguments = parser.parse_args()
+    if arguments.only_plan:
+        plan_again(arguments.folder, arguments.output)
+        return
     checkpoint = arguments.folder / f"checkpoint-{arguments.num_layers}"
     counts = write_random(checkpoint, arguments.num_layers)
     name = f"{arguments.trained}-{arguments.num_layers}"
@@ -246,11 +254,30 @@ def main() -> None:
     figures = run(arguments.folder, name, words, arguments.minutes)
     check(figures["iterations"])
     shown_words = [word.replace(str(checkpoint), "<checkpoint>") for word in words]
-    measured = {"name": name, "weights": counts, "words": shown_words, **figures}
+    measured = {"name": name, "weights": counts, "words": shown_words, **figures, "planned": planned(words)}
     print(json.dumps(measured, indent=1))
     found = json.loads(arguments.output.read_text())["comparisons"] if arguments.output.exists() else []
     others = [each for each in found if each["name"] != name]
     write_report(arguments.output, ("torch", "transformers", "ray", "prefect"), [*others, measured])
+
+
+def plan_again(folder: Path, output: Path) -> None:
+    """Write the planned memory of each run of a report, whose measurements stay as they are."""
+    report = json.loads(output.read_text())
+    for each in report["comparisons"]:
+        checkpoint = folder / f"checkpoint-{each['name'].rpartition('-')[2]}"
+        if not checkpoint.exists():
+            write_random(checkpoint, int(each["name"].rpartition("-")[2]))
+        each["planned"] = planned([word.replace("<checkpoint>", str(checkpoint)) for word in each["words"]])
+    output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def planned(words: Sequence[str]) -> dict[str, float]:
+    """Return the planned peaks in GiB by role; the rollout worker's has its environment's."""
+    memory = planned_memory(words)
+    rollout = memory.rollout + ENVIRONMENT_BYTES
+    sizes = {"rollout/0": rollout, "trainer/0": memory.trainer, "dev_shm": memory.shared}
+    return {name: in_gib(size) for name, size in {**sizes, "workers": rollout + memory.trainer}.items()}
 
 
 def shown(name: str) -> bool:

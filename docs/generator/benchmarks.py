@@ -243,9 +243,17 @@ def full_size() -> str:
     report = _read("full_size")
     each = next(each for each in report["comparisons"] if each["name"] == "expert-16")
     memory, last = each["memory"], each["iterations"][-1]
-    roles = {**memory["by_role"], "all processes": memory["processes"], "`/dev/shm`": memory["dev_shm"]}
+    roles = {
+        **memory["by_role"],
+        "workers": memory["workers"],
+        "all processes": memory["processes"],
+        "`/dev/shm`": memory["dev_shm"],
+    }
     nodes = ("rollout", "old_log_prob", "ref_log_prob", "train_actor", "commit", "iteration")
-    held = table(("Role", "Peak, GiB"), [(role, f"{gib:.2f}") for role, gib in roles.items()])
+    planned = {**each["planned"], "`/dev/shm`": each["planned"]["dev_shm"]}
+    forecasts = {role: f"{planned[role]:.2f}" if role in planned else "–" for role in roles}
+    rows = [(role, f"{gib:.2f}", forecasts[role]) for role, gib in roles.items()]
+    held = table(("Role", "Peak, GiB", "Planned"), rows)
     seconds = [(code(node), f"{last[f'perf/{node}_seconds']:.1f} s") for node in nodes]
     return f"{held}\n\n{table(('Node', 'Second iteration'), seconds)}\n\nOn {_machine(report)}."
 

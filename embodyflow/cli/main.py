@@ -388,7 +388,7 @@ def _plan(
         float | None, typer.Option(help="memory per GPU, or per core's share (default: not checked)")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="number of parameters, such as 7B (default: memory is left out)")
+        str | None, typer.Option(help="number of parameters, such as 7B (default: those of the configured policy)")
     ] = None,
     placement: Annotated[
         Literal["colocated", "disaggregated", "hybrid"], typer.Option(help="how groups share devices")

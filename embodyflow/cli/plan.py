@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from embodyflow.cli.model_sizes import run_sizes
+from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
 from embodyflow.graph.memory_estimate import ModelSize, parse_num_params
-from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
+from embodyflow.graph.planner import Cluster, Layout, Plan, PlanSettings, plan
+from embodyflow.graph.process_memory import ProcessMemory, process_memory
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.request import parse_arguments
 
@@ -28,7 +31,7 @@ class PlanOptions:
         nodes: Number of machines.
         cpus, gpus: Cores and GPUs per machine.
         device_gib: Memory per GPU, or per core's share, in GiB; ``None`` checks no memory.
-        model: Number of parameters, such as ``7B``; ``None`` leaves memory out.
+        model: Number of parameters, such as ``7B``; ``None`` is the configured policy's.
         placement: How groups share devices.
         tensor_parallel: Ranks that share one copy of a rollout model.
         picture: File to draw to; ``None`` draws nothing.
@@ -46,6 +49,22 @@ class PlanOptions:
     picture: Path | None = None
 
 
+def planned_memory(words: Sequence[str]) -> ProcessMemory:
+    """Return the memory of a run's processes on one machine without GPUs, each rank a core.
+
+    Args:
+        words: Words ``key=value`` of the run.
+
+    Raises:
+        ConfigError: The configuration is wrong, or its policy cannot be sized.
+    """
+    config = compose_config(parse_arguments(words, None).hydra_overrides())
+    options = PlanOptions(words, cpus=config.rollout.num_workers + config.trainer.num_ranks, placement="disaggregated")
+    share = config.trainer.num_ranks / options.cpus
+    settings = replace(_settings(options, config), train_share=share)
+    return process_memory(plan(load_pipeline(**config.pipeline.source()), Cluster(1, options.cpus), settings))
+
+
 def show_plan(options: PlanOptions) -> int:
     """Print the plan as tables and as Mermaid; write its picture if ``--picture`` is given.
 
@@ -55,8 +74,6 @@ def show_plan(options: PlanOptions) -> int:
     draw = PICTURES.get(options.picture.suffix) if options.picture is not None else None
     if options.picture is not None and draw is None:
         raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
-    if options.device_gib is not None and not options.model:
-        raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the number of parameters, such as 7B")
     if options.device_gib is not None and not 0 < options.device_gib < math.inf:
         raise ConfigError(f"--device-gib={options.device_gib:g}: must be above 0")
     if options.tensor_parallel < 1:
@@ -64,26 +81,12 @@ def show_plan(options: PlanOptions) -> int:
     config = compose_config(parse_arguments(options.words, options.flow).hydra_overrides())
     check_compatibility(config)
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
-    model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
-    dtype = config.precisions.get("rollout.generation.dtype", "float32")
-    has_adapters = config.trainer.lora is not None
-    settings = PlanSettings(
-        placement=options.placement,
-        branches="serial",  # as at run time: every node uses all ranks of its group
-        rollout_layout=Layout(tensor=options.tensor_parallel),
-        train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
-        model=model,
-        rollout_bytes=4 if dtype == "float32" else 2,
-        has_adapters=has_adapters,
-        is_frozen=has_adapters and config.warm_start is None,  # a warm start trains all weights
-    )
     graph = load_pipeline(**config.pipeline.source())
-    planned = plan(graph, cluster, settings)
+    planned = plan(graph, cluster, _settings(options, config))
     devices = f"{options.gpus} GPUs" if options.gpus else f"{options.cpus} cores"
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
-    if options.model:
-        print("Memory counts weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
+    print(_memory_notes(planned))
     print(to_mermaid(graph, planned))
     if draw is not None and options.picture is not None:
         drawn = draw(graph, planned)
@@ -93,3 +96,39 @@ def show_plan(options: PlanOptions) -> int:
             raise ConfigError(f"--picture={options.picture}: cannot be written: {error.strerror}") from error
         print(f"picture={options.picture}")
     return 0
+
+
+def _settings(options: PlanOptions, config: RunConfig) -> PlanSettings:
+    """Return the settings of a plan; the sizes of models are the configuration's unless ``--model`` is given."""
+    dtype = config.precisions.get("rollout.generation.dtype", "float32")
+    has_adapters = config.trainer.lora is not None
+    if options.model:
+        num_params = parse_num_params(options.model, "--model")
+        only_adapters = has_adapters and config.warm_start is None  # a warm start trains all weights
+        model, critic = ModelSize(num_params, num_trained=0 if only_adapters else None), None
+    else:
+        model, critic = run_sizes(config)
+    return PlanSettings(
+        placement=options.placement,
+        branches="serial",  # as at run time: every node uses all ranks of its group
+        rollout_layout=Layout(tensor=options.tensor_parallel),
+        train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
+        model=model,
+        critic=critic,
+        rollout_bytes=4 if dtype == "float32" else 2,
+        has_adapters=has_adapters,
+    )
+
+
+def _memory_notes(planned: Plan) -> str:
+    """Return the lines about memory under the tables."""
+    model = planned.settings.model
+    sized = f"{model.num_params:,.0f} parameters, {model.trained:,.0f} of them trained."
+    known = "" if model.training_activations else "activations, "
+    counted = f"Memory counts weights and optimizers, without {known}key-value caches and simulators."
+    if planned.cluster.gpus_per_node:
+        return f"{sized} {counted}\n"
+    processes = process_memory(planned)
+    sizes = {"rollout worker": processes.rollout, "trainer, rank 0": processes.trainer, "/dev/shm": processes.shared}
+    peaks = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in sizes.items())
+    return f"{sized} {counted}\nPeak GiB with Python and published weights: {peaks}.\n"

@@ -1,22 +1,28 @@
 """Estimate the memory of models on each worker, to choose a placement before there is a cluster.
 
-A parameter takes 16 bytes in training: 4 for weights, 4 for gradients and 8 for Adam's two moments, all in fp32. Mixed
-precision with fp32 master weights takes the same. A parameter takes 4 bytes where the trainer only runs it, as in the
-reference, or trains adapters; each parameter of an adapter adds 16 bytes (at rank 16 a 7B model has 0.6 % more
-parameters). In rollouts the generation engine's dtype decides.
+A trained parameter takes 16 bytes: 4 for weights, 4 for gradients and 8 for Adam's two moments, all in fp32. Mixed
+precision with fp32 master weights takes the same. A frozen parameter takes 4 bytes, and so does every parameter of a
+model that the trainer only runs. In rollouts the generation engine's dtype decides. For N parameters, T of them
+trained, on R ranks:
 
-Activations take 34 bytes per token, hidden unit and layer (arXiv:2205.05198, section 4, without the attention matrix,
-which flash attention does not store). The estimate excludes key-value caches and simulators.
+==================  ========================================================================================
+policy              (4 N + 12 T) / R + the activations of a micro-batch
+reference           4 T / R, since it shares the frozen weights; 0 with adapters; 4 N / R without a policy
+critic              as the policy, with its own N and T
+rollout             2 N or 4 N + the activations of a batch of decisions
+==================  ========================================================================================
+
+Activations are the caller's; :mod:`embodyflow.training.model_sizes` has those of a configured policy. The estimate
+excludes key-value caches and simulators.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodyflow.errors import ConfigError
 
 TRAINING_BYTES = 16
 FORWARD_BYTES = 4
-ACTIVATION_BYTES = 34
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -25,15 +31,26 @@ class ModelSize:
     """Size of a model.
 
     Attributes:
-        num_params: Number of parameters.
-        hidden_size, num_layers: Size of the transformer; 0 excludes activations.
-        micro_batch_tokens: Tokens of one forward and backward pass on one worker.
+        num_params: Number of parameters, N.
+        num_trained: Number of them that are trained, T, with adapters; ``None`` is all of them.
+        training_activations: Bytes of the activations of one micro-batch.
+        acting_activations: Bytes of the activations of one batch of decisions in rollouts.
     """
 
     num_params: float = 0.0
-    hidden_size: int = 0
-    num_layers: int = 0
-    micro_batch_tokens: int = 0
+    num_trained: float | None = None
+    training_activations: float = 0.0
+    acting_activations: float = 0.0
+
+    @property
+    def trained(self) -> float:
+        """T, trained parameters."""
+        return self.num_params if self.num_trained is None else self.num_trained
+
+    def resized(self, num_params: float) -> "ModelSize":
+        """Return the model with another number of parameters, of which the same share is trained."""
+        share = self.trained / self.num_params if self.num_params else 1.0
+        return replace(self, num_params=num_params, num_trained=share * num_params)
 
 
 def parse_num_params(text: object, where: str) -> float:
@@ -48,16 +65,13 @@ def parse_num_params(text: object, where: str) -> float:
     return float(match[1]) * _SUFFIXES[match[2].upper()]
 
 
-def training_bytes(
-    model: ModelSize, num_ranks: int, model_parallel: int, bytes_per_param: int = TRAINING_BYTES
-) -> float:
+def training_bytes(model: ModelSize, num_ranks: int, model_parallel: int) -> float:
     """Return the bytes per worker of a model in training.
 
     Args:
         model: Size of the model.
         num_ranks: Workers of its group; parameters, gradients and moments are sharded over all of them.
         model_parallel: Tensor-parallel times pipeline-parallel ranks, which share the activations of a micro-batch.
-        bytes_per_param: Bytes of weights, gradients and moments per parameter.
     """
-    tokens = model.micro_batch_tokens * model.hidden_size * model.num_layers
-    return bytes_per_param * model.num_params / num_ranks + ACTIVATION_BYTES * tokens / model_parallel
+    states = FORWARD_BYTES * model.num_params + (TRAINING_BYTES - FORWARD_BYTES) * model.trained
+    return states / num_ranks + model.training_activations / model_parallel

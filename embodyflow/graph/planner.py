@@ -4,14 +4,14 @@ A *device* is a GPU, or a core on machines without GPUs. Each device runs one *w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from embodyflow.errors import ConfigError
 from embodyflow.graph.chains import Chain, single_chain, split
 from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.memory_estimate import FORWARD_BYTES, TRAINING_BYTES, ModelSize, parse_num_params, training_bytes
+from embodyflow.graph.memory_estimate import FORWARD_BYTES, ModelSize, parse_num_params, training_bytes
 from embodyflow.graph.node import Node, NodeRole, NodeType
 
 Ranks = tuple[int, ...]
@@ -86,10 +86,10 @@ class PlanSettings:
             first by id.
         rollout_layout, train_layout: Layouts of the two groups' models.
         model: Size of every model node's model; a node's ``config.model_params`` overrides the number of parameters.
+        critic: Size of the critic; ``None`` is a critic as large as the policy, all of whose parameters are trained.
         rollout_bytes: Bytes of a parameter in rollouts: 4 in float32, 2 in 16 bits.
         has_adapters: True if the policy has adapters (LoRA); the reference is the policy without them and takes no
             memory.
-        is_frozen: True if only adapters of the policy are ever trained.
     """
 
     placement: Literal["colocated", "disaggregated", "hybrid"] = "colocated"
@@ -99,9 +99,9 @@ class PlanSettings:
     rollout_layout: Layout = Layout()
     train_layout: Layout = Layout()
     model: ModelSize = field(default_factory=ModelSize)
+    critic: ModelSize | None = None
     rollout_bytes: int = 4
     has_adapters: bool = False
-    is_frozen: bool = False
 
     def layout_of(self, node: Node) -> Layout:
         """Return the layout of the node's model; a node without a model has a trivial one."""
@@ -117,8 +117,14 @@ class PlanSettings:
         """
         if "model_params" not in node.config:
             return self.model
-        num_params = parse_num_params(node.config["model_params"], f"node {node.node_id!r}")
-        return replace(self.model, num_params=num_params)
+        return self.model.resized(parse_num_params(node.config["model_params"], f"node {node.node_id!r}"))
+
+    def critic_of(self, node: Node) -> ModelSize:
+        """Return the size of the critic that the node runs."""
+        if self.critic is not None:
+            return self.critic
+        policy = self.model_of(node)
+        return ModelSize(policy.num_params, training_activations=policy.training_activations)
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ class Plan:
     @cached_property
     def memory(self) -> list[float]:
         """Estimated bytes on each rank, see :mod:`embodyflow.graph.memory_estimate`."""
-        return [self._bytes_on(rank) for rank in range(self.cluster.num_workers)]
+        return [sum(self.bytes_on(rank).values()) for rank in range(self.cluster.num_workers)]
 
     def group_of(self, node_id: str) -> str:
         """Return the name of the group that runs the node."""
@@ -165,17 +171,22 @@ class Plan:
         limit = self.cluster.device_gib
         return limit is None or max(self.memory) <= limit * 2**30
 
-    def _bytes_on(self, rank: int) -> float:
-        """Sum the memory of a worker's models: one per role, at the largest need of the role's nodes."""
-        per_role: dict[NodeRole, float] = {}
+    def bytes_on(self, rank: int) -> dict[NodeRole, float]:
+        """Return the bytes of a worker's models: one per role, at the largest need of the role's nodes."""
+        per_role, reference = dict[NodeRole, float](), 0.0
         for node_id, ranks in self.node_ranks.items():
             node = self.graph.nodes[node_id]
             if rank in ranks and node.node_type.is_model:
-                for role, needed in _bytes_of(node, len(ranks), self.settings).items():
-                    per_role[role] = max(needed, per_role.get(role, 0.0))
+                role, needed = node.node_role, _bytes_of(node, len(ranks), self.settings)
+                per_role[role] = max(needed, per_role.get(role, 0.0))
+                if role is NodeRole.ACTOR and node.changes_weights:
+                    # The trainer keeps the policy from the start of RL as the reference, even if no node reads it.
+                    reference = max(reference, FORWARD_BYTES * self.settings.model_of(node).trained / len(ranks))
         if self.settings.has_adapters and NodeRole.ACTOR in per_role:
             per_role.pop(NodeRole.REFERENCE, None)
-        return sum(per_role.values())
+        elif reference:
+            per_role[NodeRole.REFERENCE] = reference
+        return per_role
 
 
 def plan(graph: TaskGraph, cluster: Cluster, settings: PlanSettings | None = None) -> Plan:
@@ -279,18 +290,13 @@ def _rolls_out(node: Node) -> bool:
     return node.node_role is NodeRole.ROLLOUT
 
 
-def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> dict[NodeRole, float]:
-    """Return the bytes that a node's models take on each of its workers, by role."""
+def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> float:
+    """Return the bytes that a node's model takes on each of its workers."""
     model, cut, role = settings.model_of(node), settings.layout_of(node).model_parallel, node.node_role
-    untrained = FORWARD_BYTES * model.num_params / num_ranks
     if _rolls_out(node):
-        return {role: settings.rollout_bytes * model.num_params / cut}
+        return (settings.rollout_bytes * model.num_params + model.acting_activations) / cut
     if role is NodeRole.CRITIC:  # a critic always trains, in this node or with the policy
-        return {role: training_bytes(model, num_ranks, cut)}
-    if not node.changes_weights:
-        return {role: untrained}
-    if role is not NodeRole.ACTOR:
-        return {role: training_bytes(model, num_ranks, cut)}
-    trained = training_bytes(model, num_ranks, cut, FORWARD_BYTES if settings.is_frozen else TRAINING_BYTES)
-    # The trainer keeps the policy from the start of RL as the reference, even if no node reads it.
-    return {role: trained} if settings.has_adapters else {role: trained, NodeRole.REFERENCE: untrained}
+        return training_bytes(settings.critic_of(node), num_ranks, cut)
+    if node.changes_weights:
+        return training_bytes(model, num_ranks, cut)
+    return FORWARD_BYTES * model.num_params / num_ranks

@@ -19,6 +19,7 @@ from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf, readable_path
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.policies.layers import onednn_linear, rms_norm
+from embodyflow.policies.pretrained.checkpoints import is_outline
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files to fetch of a repository on the hub, which may hold the weights in other formats too."""
@@ -26,7 +27,7 @@ HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
 
 def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     """Return the model in float32: pretrained, or of random weights from torch's global generator."""
-    if config.path is None:
+    if config.path is None or is_outline():
         return _prepared(_random_model(config, tokenizer))
     model_config = _model_config(config, tokenizer)
     model: Any = AutoModelForCausalLM.from_pretrained(

@@ -40,6 +40,11 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+def is_outline() -> bool:
+    """Return True within ``torch.device("meta")``, where models are built for their sizes and weights are not read."""
+    return torch.get_default_device().type == "meta"
+
+
 def load_weights(
     model: nn.Module,
     files: Sequence[Path],
@@ -47,6 +52,8 @@ def load_weights(
     translate: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> None:
     """Load safetensors files into a model, as float32; the model may lie on the meta device.
+
+    Nothing is loaded into an outline (:func:`is_outline`).
 
     Args:
         model: Model to load into.
@@ -57,6 +64,8 @@ def load_weights(
     Raises:
         ConfigError: The files lack a weight, or have one that the model lacks or has in another shape.
     """
+    if is_outline():
+        return
     expected, found = {name: value.shape for name, value in model.state_dict().items()}, set(optional)
     for file in files:
         stored: dict[str, torch.Tensor] = load_file(file)

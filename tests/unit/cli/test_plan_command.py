@@ -70,7 +70,6 @@ def test_adapters_need_less_memory_unless_a_warm_start_trains_all_weights(capsys
     ("words", "answer"),
     [
         (["--device-gib", "80", "--model", "seven"], "--model"),
-        (["--device-gib", "80"], "--device-gib=80: needs --model, the number of parameters, such as 7B"),
         (["--cpus", "0"], "cluster: num_nodes and cpus_per_node must be at least 1"),
         (["--picture", "plan.jpeg"], "--picture=plan.jpeg: allowed are files ending in .svg, .dot, .mmd"),
         (["--device-gib", "0", "--model", "7B"], "--device-gib=0: must be above 0"),
@@ -86,3 +85,10 @@ def test_a_mistake_is_refused_in_one_line(words: list[str], answer: str, capsys:
     assert main(["plan", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert answer in line
+
+
+def test_without_a_number_the_configured_policy_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "experiment=math", "trainer.lora.rank=4", "warm_start=null"]) == 0
+    out = capsys.readouterr().out
+    assert "593,344 parameters, 29,184 of them trained." in out
+    assert "/dev/shm 0.00." in out

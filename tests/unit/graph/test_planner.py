@@ -14,6 +14,7 @@ from embodyflow.graph.chains import split
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
 from embodyflow.graph.memory_estimate import ModelSize, parse_num_params, training_bytes
 from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
+from embodyflow.graph.process_memory import process_memory
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 INFERENCE, TRAIN = NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN
@@ -233,11 +234,11 @@ def test_a_group_that_the_layout_does_not_divide_is_refused():
 
 
 def test_memory_of_a_7b_model_by_hand():
-    size = ModelSize(7e9, hidden_size=4096, num_layers=32, micro_batch_tokens=1000)
+    size = ModelSize(7e9, training_activations=4e9)
     settings = PlanSettings(placement="disaggregated", model=size, rollout_layout=Layout(tensor=2), rollout_bytes=2)
     planned = plan(load_pipeline("grpo"), Cluster(1, 16, 8, device_gib=24), settings)
     rollout = 2 * 7e9 / 2
-    trained = 16 * 7e9 / 4 + 34 * 1000 * 4096 * 32
+    trained = 16 * 7e9 / 4 + 4e9
     reference = 4 * 7e9 / 4
     assert planned.memory == pytest.approx([rollout] * 4 + [trained + reference] * 4)
     assert not planned.fits and "Does not fit: a device has 24 GiB." in to_table(planned)
@@ -247,9 +248,8 @@ def test_memory_of_a_7b_model_by_hand():
 
 
 def test_with_adapters_a_policy_needs_only_its_weights_and_a_critic_its_full_training_memory():
-    size = ModelSize(7e9, hidden_size=4096, num_layers=32, micro_batch_tokens=1000)
-    settings = PlanSettings(placement="disaggregated", model=size, has_adapters=True, is_frozen=True)
-    activations = 34 * 1000 * 4096 * 32
+    size, activations = ModelSize(7e9, num_trained=0, training_activations=4e9), 4e9
+    settings = PlanSettings(placement="disaggregated", model=size, has_adapters=True)
     [*_, trainer] = plan(load_pipeline("grpo"), Cluster(1, 16, 8), settings).memory
     assert trainer == pytest.approx(4 * 7e9 / 4 + activations), "the reference is the policy without adapters"
     [*_, with_critic] = plan(load_pipeline("ppo"), Cluster(1, 16, 8), settings).memory
@@ -267,7 +267,7 @@ def test_a_critic_trained_with_the_policy_and_an_unread_reference_need_memory():
 
 def test_a_reference_without_a_policy_needs_memory_even_with_adapters():
     node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
-    settings = PlanSettings(has_adapters=True, is_frozen=True)
+    settings = PlanSettings(has_adapters=True, model=ModelSize(2e9, num_trained=0))
     assert plan(graph_of("a", a=node), Cluster(1, 2), settings).memory == [2e9, 2e9]
 
 
@@ -277,8 +277,33 @@ def test_a_reference_needs_no_memory_for_training():
 
 
 def test_tensor_parallel_ranks_share_activations():
-    size = ModelSize(0, hidden_size=10, num_layers=2, micro_batch_tokens=3)
-    assert training_bytes(size, num_ranks=4, model_parallel=2) == 34 * 60 / 2
+    size = ModelSize(0, training_activations=60)
+    assert training_bytes(size, num_ranks=4, model_parallel=2) == 60 / 2
+
+
+def test_frozen_weights_take_4_bytes_and_the_reference_copies_only_trained_ones():
+    size = ModelSize(450e6, num_trained=100e6, training_activations=3e8, acting_activations=4e8)
+    settings = PlanSettings(placement="disaggregated", model=size)
+    planned = plan(load_pipeline("grpo"), Cluster(1, 2), settings)
+    rollout, trainer = planned.memory
+    assert rollout == 4 * 450e6 + 4e8
+    assert trainer == 4 * 350e6 + 16 * 100e6 + 3e8 + 4 * 100e6
+    processes = process_memory(planned)
+    assert processes.rollout == pytest.approx(0.4 * 2**30 + rollout)
+    export, aside = 4 * 450e6 - 3e8, 4 * 100e6
+    assert processes.trainer == pytest.approx(0.4 * 2**30 + trainer + aside + export)
+    assert processes.shared == 2 * 4 * 450e6
+
+
+def test_a_critic_has_a_size_of_its_own():
+    settings = PlanSettings(model=ModelSize(1e9, num_trained=0), critic=ModelSize(2e9, num_trained=1e8))
+    node = {"node_type": TRAIN, "node_role": NodeRole.CRITIC}
+    assert plan(graph_of("a", a=node), Cluster(1, 1), settings).memory == [4 * 2e9 + 12 * 1e8]
+
+
+def test_another_number_of_parameters_keeps_the_share_that_is_trained():
+    assert ModelSize(450, num_trained=90).resized(1000) == ModelSize(1000, num_trained=200)
+    assert ModelSize().resized(1000).trained == 1000
 
 
 @pytest.mark.parametrize(

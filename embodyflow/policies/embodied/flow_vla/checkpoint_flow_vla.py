@@ -18,7 +18,7 @@ from torch import Tensor
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig, FlowVLAScratchConfig
-from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, read_json
+from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, is_outline, read_json
 from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 
 CONFIG, WEIGHTS, PREPROCESSING = "config.json", "model.safetensors", "policy_preprocessor.json"
@@ -166,11 +166,13 @@ def read_checkpoint(layout: Layout, config: FlowVLAConfig, *, weights: bool) -> 
 def describe(layout: Layout, config: FlowVLAConfig) -> tuple[Description, Any]:
     """Return a model's description and its ``transformers`` tokenizer; weights are fetched but not read.
 
+    Within ``torch.device("meta")`` they are not fetched.
+
     Raises:
         ConfigError: See :func:`read_checkpoint`.
     """
     if config.scratch is None:
-        description = read_checkpoint(layout, config, weights=True)
+        description = read_checkpoint(layout, config, weights=not is_outline())
         return description, load_tokenizer(config, description.vlm_folder)
     tokenizer = load_tokenizer(config, None)
     own, vlm = layout.scratch(config.scratch, len(tokenizer))

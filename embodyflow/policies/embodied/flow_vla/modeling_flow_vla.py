@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import WEIGHTS, Description
 from embodyflow.policies.embodied.flow_vla.layers_flow_vla import KeysAndValues
-from embodyflow.policies.pretrained.checkpoints import load_weights
+from embodyflow.policies.pretrained.checkpoints import is_outline, load_weights
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,16 @@ class ContextModel(nn.Module, ABC):
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """Transformer blocks of the model."""
+
+    @property
+    @abstractmethod
+    def tower(self) -> Any:
+        """The vision tower."""
+
+    @property
+    def patches_per_embedding(self) -> int:
+        """Patches of an image that become one embedding of the language model."""
+        return 1
 
     @property
     @abstractmethod
@@ -224,6 +234,8 @@ def load_checkpoint(
     assert description.folder is not None
     with torch.device("meta"):  # saves drawing half a billion random numbers or more
         model = make()
+    if is_outline():
+        return model
     statistics = Statistics(description.state_dim, description.action_dim)
     statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
     model.statistics = statistics

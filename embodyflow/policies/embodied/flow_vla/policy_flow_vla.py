@@ -78,6 +78,20 @@ class FlowVLAPolicy(ABC):
         """Transformer blocks of vision tower, language model and expert."""
         return self._flow_vla.blocks
 
+    @property
+    def block_tokens(self) -> Sequence[int]:
+        """Tokens that pass through each of the :attr:`blocks` when a decision is evaluated.
+
+        The tower reads patches, the language model their embeddings, the prompt and the state, and the expert, which is
+        as deep as the language model, the actions of all denoising steps.
+        """
+        model = self._flow_vla.model
+        patches = len(self.config.cameras) * model.tower.embeddings.num_patches
+        context = patches // model.patches_per_embedding + self.config.max_prompt_tokens + 1
+        depth = len(model.tower.encoder.layers)
+        rest = (len(self.blocks) - depth) // 2
+        return (*[patches] * depth, *[context] * rest, *[self.horizon * self.config.num_steps] * rest)
+
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the prompt as int64 ``[I]``; 0 is padding."""
         return prompt_ids(self.tokenizer, instruction, self.config.max_prompt_tokens)

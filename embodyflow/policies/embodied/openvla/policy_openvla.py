@@ -33,6 +33,7 @@ from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLACo
 from embodyflow.policies.embodied.openvla.images_openvla import ImageProcessor
 from embodyflow.policies.embodied.openvla.modeling_openvla import build_model, tower_sizes
 from embodyflow.policies.embodied.openvla.tokenizer_openvla import prompt_ids
+from embodyflow.policies.pretrained.checkpoints import is_outline
 from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 
 
@@ -144,7 +145,7 @@ def describe(config: OpenVLAConfig) -> tuple[Description, Any]:
     """Return a model's description and its ``transformers`` tokenizer; weights are fetched but not read."""
     if config.scratch is None:
         assert config.path is not None
-        description = read_checkpoint(config.path, weights=True)
+        description = read_checkpoint(config.path, weights=not is_outline())
         return description, load_tokenizer(config, description.folder)
     tokenizer = load_tokenizer(config, None)
     return describe_scratch(config, len(tokenizer)), tokenizer

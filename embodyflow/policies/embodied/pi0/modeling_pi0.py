@@ -115,6 +115,11 @@ class ContextModel(modeling_flow_vla.ContextModel):
         return [*self.vlm.tower.encoder.layers, *self.vlm.model["language_model"].layers, *self.expert.layers]
 
     @property
+    def tower(self) -> Any:
+        """The vision tower."""
+        return self.vlm.tower
+
+    @property
     def unused(self) -> list[nn.Module]:
         """Parts of the language model after its last keys and values."""
         language = self.vlm.model["language_model"]

@@ -107,6 +107,16 @@ class ContextModel(modeling_flow_vla.ContextModel):
         return [*self.vlm.model["vision_model"].encoder.layers, *self.vlm.model["text_model"].layers]
 
     @property
+    def tower(self) -> Any:
+        """The vision tower."""
+        return self.vlm.model["vision_model"]
+
+    @property
+    def patches_per_embedding(self) -> int:
+        """A square of patches, by the connector's pixel shuffle."""
+        return int(self.vlm.model["connector"].scale_factor ** 2)
+
+    @property
     def unused(self) -> list[nn.Module]:
         """The language head, and the normalisation before it."""
         return [self.vlm.lm_head, self.vlm.model["text_model"].norm]
