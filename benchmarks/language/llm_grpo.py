@@ -107,8 +107,8 @@ def run_config() -> Any:
 
 
 def save_model(folder: Path) -> None:
-    from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, save_folder
-    from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+    from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model, save_folder
+    from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
     policy = run_config().policy
     tokenizer = build_tokenizer(policy)

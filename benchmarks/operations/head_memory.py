@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 from benchmarks.commands import ROOT
 from benchmarks.report import write_report
 from embodyflow.data.batches import to_batch
-from embodyflow.policies.causal_lm import head_causal_lm, shared_prompts_causal_lm
-from embodyflow.policies.causal_lm.policy_causal_lm import chosen, pack
+from embodyflow.policies.language.causal_lm import head_causal_lm, shared_prompts_causal_lm
+from embodyflow.policies.language.causal_lm.policy_causal_lm import chosen, pack
 
 RESULTS = ROOT / "benchmarks/results/head_memory.json"
 VOCABULARY = 262_144

@@ -11,7 +11,7 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.config.trainer import check_tolerance
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.prompts.prompt_config import PromptConfig, RowsConfig
 from embodyflow.rewards.reward_config import RewardConfig
 

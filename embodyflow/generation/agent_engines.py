@@ -18,7 +18,7 @@ from embodyflow.generation.interface import (
     TokenCounts,
 )
 from embodyflow.generation.streams import in_order
-from embodyflow.policies.agent_arrays import arrays_of
+from embodyflow.policies.language.agent_arrays import arrays_of
 
 T = TypeVar("T")
 

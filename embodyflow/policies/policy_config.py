@@ -1,7 +1,7 @@
 """Base classes of the policies' configurations.
 
 The base class says which kind of job a policy is for, of another package's policy too. Language policies extend
-:class:`~embodyflow.policies.causal_lm.configuration_causal_lm.CausalLMConfig`.
+:class:`~embodyflow.policies.language.causal_lm.configuration_causal_lm.CausalLMConfig`.
 """
 
 from abc import abstractmethod

@@ -73,7 +73,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "steered_smolvla": _steered("SteeredSmolVLA"),
         "steered_pi0": _steered("SteeredPI0"),
         "diffusion": _shipped("embodied.diffusion", "Diffusion", has_check=False),
-        "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
+        "causal_lm": _shipped("language.causal_lm", "CausalLM", has_check=False),
     }
 )
 """The shipped policies, by their names in configurations."""

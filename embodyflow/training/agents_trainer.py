@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor
 
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.metrics import Metric, last, merge_metrics
-from embodyflow.policies.agent_arrays import named_for
 from embodyflow.policies.base import Policy
-from embodyflow.policies.causal_lm.agents_causal_lm import AgentPolicies
+from embodyflow.policies.language.agent_arrays import named_for
+from embodyflow.policies.language.causal_lm.agents_causal_lm import AgentPolicies
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.learner import Learner
 from embodyflow.training.objectives import PolicyObjective

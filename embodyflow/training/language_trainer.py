@@ -6,9 +6,9 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.padding import pad_lists
 from embodyflow.generation.probe import PREFIX, probe_sequences
 from embodyflow.policies.base import Critic, Policy
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.modeling_causal_lm import split_plan_of
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import split_plan_of
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.policy_registry import find_policy
 from embodyflow.references import resolve
 from embodyflow.training.fsdp_trainer import FSDPTrainer

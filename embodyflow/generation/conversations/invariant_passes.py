@@ -9,7 +9,7 @@ from embodyflow.generation.conversations.invariance import LENGTHS, agreeing_wid
 from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.row_passes import RowPasses
 from embodyflow.generation.transformers_engine.decoder import Decoder
-from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
+from embodyflow.policies.language.causal_lm.windows_causal_lm import windows_of
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from embodyflow.generation.conversations import places as layout
 from embodyflow.generation.conversations.places import Hidden, Part, Places, Reads, blocks_of
-from embodyflow.policies.causal_lm.windows_causal_lm import Window
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window
 
 GROWTH = 1.25
 """Factor by which the cache grows at least; if it grew by one block, copying would take more time with each."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, seen_within
 
 BLOCK = 32
 """Positions of a block.

@@ -14,7 +14,7 @@ from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.places import NO_SLOT, Part, Places, Reads, blocks_of
 from embodyflow.generation.conversations.rotary_table import RotaryTable
 from embodyflow.generation.transformers_engine.decoder import Decoder
-from embodyflow.policies.layers.onednn_linear import linear_of_any_size
+from embodyflow.policies.language.layers.onednn_linear import linear_of_any_size
 
 MIN_RUN = 16
 """Least number of tokens of one slot for which a pass multiplies with the slot's cache in place.

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, windows_of
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, windows_of
 
 NAME = "embodyflow_sdpa"
 

@@ -14,8 +14,8 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from embodyflow.generation.transformers_engine.slot_cache import SlotCache, SlotLayer
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, windows_of
-from embodyflow.policies.layers.onednn_linear import linear
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, windows_of
+from embodyflow.policies.language.layers.onednn_linear import linear
 
 MODELS = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 """Model classes of transformers that :class:`Decoder` supports."""

@@ -35,9 +35,9 @@ from embodyflow.generation.transformers_engine.decoder import Decoder, is_suppor
 from embodyflow.generation.transformers_engine.slot_cache import SlotCache
 from embodyflow.generation.transformers_engine.supported_models import check_model
 from embodyflow.generation.weights import ModelWeights
-from embodyflow.policies.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
-from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
-from embodyflow.policies.layers import onednn_linear, rms_norm
+from embodyflow.policies.language.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
+from embodyflow.policies.language.causal_lm.windows_causal_lm import windows_of
+from embodyflow.policies.language.layers import onednn_linear, rms_norm
 from embodyflow.process.tracing import span
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, seen_within
 
 GROWTH = 64  # minimum number of positions that a cache grows by
 

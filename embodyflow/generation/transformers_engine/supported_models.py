@@ -3,7 +3,7 @@
 from typing import Any
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
+from embodyflow.policies.language.causal_lm.windows_causal_lm import windows_of
 
 
 def check_model(config: Any) -> None:

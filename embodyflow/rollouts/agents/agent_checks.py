@@ -12,7 +12,7 @@ from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.prompts.prompt_config import SeedsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, PromptSource, Split
@@ -49,7 +49,9 @@ def _check_names(agent: AgentConfig) -> None:
     """Check that agents with weights of their own can have them under their names."""
     if not agent.has_own_weights:
         return
-    from embodyflow.policies.causal_lm.agents_causal_lm import reserved_names  # imports torch, which takes seconds
+    from embodyflow.policies.language.causal_lm.agents_causal_lm import (
+        reserved_names,  # imports torch, which takes seconds
+    )
 
     if reserved := reserved_names(agent.agents):
         raise ConfigError(

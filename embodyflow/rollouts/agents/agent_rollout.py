@@ -29,7 +29,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.agent_engines import AgentEngines
 from embodyflow.generation.interface import Completion, ConversationEngine, FinishReason, GenerationEngine
-from embodyflow.policies.agent_arrays import arrays_of
+from embodyflow.policies.language.agent_arrays import arrays_of
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes, conversation_metrics

@@ -24,13 +24,13 @@ from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.generation.engines import build_generation_engine
 from embodyflow.generation.interface import Completion, ConversationEngine, GenerationEngine, Request, Sampling
 from embodyflow.generation.probe import PREFIX, compare, probe_sequences
-from embodyflow.policies.causal_lm.modeling_causal_lm import (
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import (
     build_model,
     folder_of,
     save_folder,
     stop_tokens_of,
 )
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.process.heap import collect_rarely, keep_freed_memory
 from embodyflow.process.tracing import span
 from embodyflow.prompts.epochs import shuffled_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.split_causal_lm import check_split
+from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
 
 PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
 """Architectures of transformers that need no further check, which would import torch."""
@@ -66,7 +66,7 @@ def check_architecture(config: LanguageConfig, model: Any, key: str) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
     from embodyflow.generation.transformers_engine.supported_models import check_model
-    from embodyflow.policies.causal_lm.windows_causal_lm import KINDS
+    from embodyflow.policies.language.causal_lm.windows_causal_lm import KINDS
 
     kind = model.model_type
     if model.get_text_config() is not model:
@@ -101,7 +101,7 @@ def _folder(path: str) -> Path:
     """Return a local folder, or the one that a GGUF file is converted to."""
     if not path.endswith(".gguf"):
         return Path(path).expanduser()
-    from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf
+    from embodyflow.policies.language.causal_lm.gguf_causal_lm import folder_of_gguf
 
     return folder_of_gguf(path)
 

@@ -33,7 +33,7 @@ def check_chat_template(config: LanguageConfig) -> None:
     """
     if not isinstance(config.data, RowsConfig) or not config.data.has_chats:
         return
-    from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+    from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
     name = config.policy.tokenizer or config.policy.path
     key = "policy.tokenizer" if config.policy.tokenizer else "policy.path"

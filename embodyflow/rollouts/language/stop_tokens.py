@@ -15,7 +15,7 @@ def check_stop_tokens(config: LanguageConfig) -> None:
     """
     if not config.rollout.stop_tokens:
         return
-    from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+    from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
     try:
         tokenizer = build_tokenizer(config.policy)

@@ -19,7 +19,7 @@ from trainers import free_address, spawn_ranks
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.base import Policy
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch

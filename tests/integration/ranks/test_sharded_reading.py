@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from trainers import free_address, spawn_ranks
 
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, save_folder
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model, save_folder
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.training.language_trainer import LanguageTrainer
 
 pytestmark = pytest.mark.integration

@@ -6,12 +6,12 @@ import gymnasium as gym
 from pydantic import BaseModel
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.control.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.critic_causal_lm import CausalLMCritic
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
 from embodyflow.policies.policy_entry import PolicyEntry
 

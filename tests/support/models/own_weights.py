@@ -12,7 +12,7 @@ from trainers import free_address
 
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.policies.agent_arrays import arrays_of
+from embodyflow.policies.language.agent_arrays import arrays_of
 from embodyflow.training.agents_trainer import AgentsTrainer
 from embodyflow.types import Batch
 

@@ -29,7 +29,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.generation.agent_engines import AgentEngines
 from embodyflow.orchestration.request.branching import _require_same_structure
 from embodyflow.orchestration.request.compatibility import check_compatibility
-from embodyflow.policies.causal_lm.agents_causal_lm import owners_of, reserved_names
+from embodyflow.policies.language.causal_lm.agents_causal_lm import owners_of, reserved_names
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.self_correct import build_tokenizer
 from embodyflow.rewards.interface import Score

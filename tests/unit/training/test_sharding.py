@@ -14,7 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
-from embodyflow.policies.causal_lm import head_causal_lm
+from embodyflow.policies.language.causal_lm import head_causal_lm
 from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer

@@ -23,13 +23,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.interface import Request, Sampling
 from embodyflow.generation.transformers_engine.engine import HFEngine
-from embodyflow.policies.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
-from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
-from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, save_folder
-from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, first_fit, pack_rows
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
+from embodyflow.policies.language.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
+from embodyflow.policies.language.causal_lm.critic_causal_lm import CausalLMCritic
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_empty_model, save_folder
+from embodyflow.policies.language.causal_lm.packing_causal_lm import AttentionLines, first_fit, pack_rows
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}

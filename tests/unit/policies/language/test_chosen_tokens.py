@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from embodyflow.policies.causal_lm import chosen_causal_lm
-from embodyflow.policies.causal_lm.chosen_causal_lm import choose
+from embodyflow.policies.language.causal_lm import chosen_causal_lm
+from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log-probs": lambda log_probs, entropy: (log_probs * torch.arange(7)).sum(),

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_rows import CONTEXTS, Row, alone, batch_of
 
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
-from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
-from embodyflow.policies.causal_lm.packing_causal_lm import pack_rows
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
-from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
+from embodyflow.policies.language.causal_lm.critic_causal_lm import CausalLMCritic
+from embodyflow.policies.language.causal_lm.packing_causal_lm import pack_rows
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.sequences_causal_lm import sequences_of
+from embodyflow.policies.language.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
 from embodyflow.training.learner import micro_batches
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"

@@ -17,10 +17,10 @@ from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Request, Sampling
 from embodyflow.generation.transformers_engine.engine import HFEngine
-from embodyflow.policies.causal_lm import gguf_causal_lm
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.modeling_causal_lm import folder_of
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm import gguf_causal_lm
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import folder_of
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 
 TOKENS = torch.arange(4, 4 + 5 * WINDOW)[None]
 

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.interface import Request, Sampling
 from embodyflow.generation.transformers_engine.engine import HFEngine
-from embodyflow.policies.causal_lm import head_causal_lm
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm import head_causal_lm
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 4}

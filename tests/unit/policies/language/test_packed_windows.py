@@ -9,9 +9,9 @@ from language_rows import CONTEXTS, GROUPED, GROUPS, LENGTHS, alone, batch_of, o
 from local_models import EAGER, MODELS, attention_of, load_local, save_local
 from tensordict import TensorDict
 
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.shared_prompts_causal_lm import is_used_in
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 

@@ -19,8 +19,8 @@ from embodyflow.algorithms.masked import one_rank
 from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
-from embodyflow.policies.causal_lm import policy_causal_lm
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy, pack
+from embodyflow.policies.language.causal_lm import policy_causal_lm
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy, pack
 from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 from embodyflow.training.objectives import PolicyObjective
 

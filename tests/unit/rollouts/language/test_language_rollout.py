@@ -19,9 +19,9 @@ import tasks
 from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, ParityError
-from embodyflow.policies.causal_lm.modeling_causal_lm import save_folder
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import save_folder
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, shuffled_rows
 from embodyflow.training.imitation import Imitation, ResponseSamples

@@ -17,9 +17,9 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
-from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, has_windows, seen_within
+from embodyflow.policies.language.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
+from embodyflow.policies.language.causal_lm.sequences_causal_lm import sequences_of
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, has_windows, seen_within
 
 NAME = "embodyflow_shared_prompts"
 """Name in transformers' registry of attentions. Its registry of masks lacks the name, so models make no mask."""

@@ -25,7 +25,7 @@ class ScratchConfig(BaseModel):
 
 
 class CausalLMConfig(PretrainedConfig):
-    """Configuration of :class:`~embodyflow.policies.causal_lm.policy_causal_lm.CausalLMPolicy`.
+    """Configuration of :class:`~embodyflow.policies.language.causal_lm.policy_causal_lm.CausalLMPolicy`.
 
     Language policies of other packages extend it.
     """

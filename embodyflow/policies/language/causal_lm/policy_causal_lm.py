@@ -8,20 +8,20 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
-from embodyflow.policies.causal_lm.chosen_causal_lm import choose
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
-from embodyflow.policies.causal_lm.modeling_causal_lm import (
+from embodyflow.policies.language.causal_lm import checkpoint_causal_lm as checkpoint
+from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import (
     blocks_of,
     build_empty_model,
     build_model,
     folder_of,
     save_folder,
 )
-from embodyflow.policies.causal_lm.packing_causal_lm import Packed, pack_rows
-from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.packing_causal_lm import Packed, pack_rows
+from embodyflow.policies.language.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
 
 class CausalLMPolicy:

@@ -13,12 +13,12 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
-from embodyflow.policies.causal_lm import shared_prompts_causal_lm
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf, readable_path
-from embodyflow.policies.causal_lm.split_causal_lm import check_split
-from embodyflow.policies.layers import onednn_linear, rms_norm
+from embodyflow.policies.language.causal_lm import checkpoint_causal_lm as checkpoint
+from embodyflow.policies.language.causal_lm import shared_prompts_causal_lm
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf, readable_path
+from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
+from embodyflow.policies.language.layers import onednn_linear, rms_norm
 from embodyflow.policies.pretrained.checkpoints import is_outline
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]

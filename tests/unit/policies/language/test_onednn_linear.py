@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from embodyflow.policies.layers import onednn_linear
-from embodyflow.policies.layers.onednn_linear import MIN_PRODUCTS, OneDNNLinear
+from embodyflow.policies.language.layers import onednn_linear
+from embodyflow.policies.language.layers.onednn_linear import MIN_PRODUCTS, OneDNNLinear
 
 pytestmark = pytest.mark.skipif(not onednn_linear.IS_AVAILABLE, reason="this build of torch has no oneDNN")
 

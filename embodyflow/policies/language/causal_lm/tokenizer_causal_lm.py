@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.references import resolve
 
 
@@ -16,6 +16,6 @@ def build_tokenizer(config: CausalLMConfig) -> Any:
 def _pretrained(path: str) -> Any:
     from transformers import AutoTokenizer
 
-    from embodyflow.policies.causal_lm.gguf_causal_lm import readable_path  # imports torch
+    from embodyflow.policies.language.causal_lm.gguf_causal_lm import readable_path  # imports torch
 
     return AutoTokenizer.from_pretrained(readable_path(path))

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.modeling_causal_lm import blocks_of, build_value_model
-from embodyflow.policies.causal_lm.policy_causal_lm import before_responses, pack
-from embodyflow.policies.causal_lm.tokenizer_causal_lm import build_tokenizer
+from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.language.causal_lm.modeling_causal_lm import blocks_of, build_value_model
+from embodyflow.policies.language.causal_lm.policy_causal_lm import before_responses, pack
+from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
 
 class CausalLMCritic:

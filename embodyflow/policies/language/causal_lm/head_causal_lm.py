@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from embodyflow.policies.causal_lm.chosen_causal_lm import choose
+from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose
 
 PIECE = 2**25
 """Logits of one piece, 128 MiB in float32: 128 places with Gemma's vocabulary."""

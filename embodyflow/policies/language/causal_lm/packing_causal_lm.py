@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
-from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
+from embodyflow.policies.language.causal_lm.sequences_causal_lm import sequences_of
+from embodyflow.policies.language.causal_lm.windows_causal_lm import Window, seen_within
 
 BLIND_TO_POSITIONS = {"afmoe", "biogpt", "falcon", "gpt_oss", "granitemoehybrid", "opt", "xglm"}
 """Architectures of transformers whose masks do not depend on positions; a line holds one of their sequences."""

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RMSNorm
 
-from embodyflow.policies.layers import rms_norm
+from embodyflow.policies.language.layers import rms_norm
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 16), (3, 16)])

@@ -15,8 +15,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from embodyflow.policies.agent_arrays import arrays_of
-from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.language.agent_arrays import arrays_of
+from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 
 
 def owners_of(batch: TensorDict) -> Tensor:

@@ -1,0 +1,1 @@
+"""Policies of language and agent jobs, and the layers that they and the generation engines share."""
