@@ -131,4 +131,4 @@ def _memory_notes(planned: Plan) -> str:
     processes = process_memory(planned)
     sizes = {"rollout worker": processes.rollout, "trainer, rank 0": processes.trainer, "/dev/shm": processes.shared}
     peaks = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in sizes.items())
-    return f"{sized} {counted}\nPeak GiB with Python and published weights: {peaks}.\n"
+    return f"{sized} {counted}\nPeak GiB of processes, without environments: {peaks}.\n"

@@ -9,8 +9,9 @@ trainer, rank 0  0.4 GiB + its models + 4 T, and 4 N in place of the activations
 ===============  ===========================================================================================
 
 Rollout workers read published weights one by one and do not hold them. The trainer keeps its T trained weights aside
-while the reference is evaluated, unless the reference is the policy without adapters. It copies all N weights to
-export the policy at the end of a run.
+while the reference is evaluated, unless the reference is the policy without adapters. They and the gradients are not
+needed at the same time; that the heap reuses no memory between them is an assumption. At the end of a run the trainer
+copies all N weights to export the policy.
 
 0.4 GiB is the proportional set size of a Python process that has imported the modules of a worker and of SmolVLA:
 0.41 GiB with torch 2.13 and Ray 2.60. Excluded are environments, of which a rollout worker opens one of each task, the

@@ -81,10 +81,11 @@ def _build(what: str, config: RunConfig, build: Callable[[PolicyConfig, str], Bu
     try:
         with torch.device("meta"):
             return build(config.policy, "meta")
-    except (NotImplementedError, RuntimeError) as error:  # torch's errors about tensors without values
+    # torch's errors about tensors without values, and those of files that are missing
+    except (NotImplementedError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"policy.name={config.policy.name}: its {what} cannot be sized without its weights, so --model must give "
+            f"policy.name={config.policy.name}: its {what} cannot be sized, so --model must give "
             f"the number of parameters ({reason})"
         ) from error
 
