@@ -19,7 +19,7 @@ from embodyflow.process.compiler import use_compiler
 from embodyflow.process.tracing import span
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.sharding import require_finite
-from embodyflow.training.trained_model import TrainedModel
+from embodyflow.training.trained_model import TrainedModel, release_gradients
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 """The ``(sum, count)`` of each micro-batch by metric."""
@@ -85,6 +85,7 @@ class CompiledSteps:
                     parameter.grad = gradient
                 for model in self._models:
                     model.optimizer.step()
+                release_gradients(parameters)
         for names, each in metrics.items():
             for name, (total, count) in zip(names, torch.stack(each).sum(0), strict=True):
                 totals[name].append((total, count))

@@ -24,7 +24,7 @@ from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_m
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.parallel.sharding import clip_gradients
-from embodyflow.training.trained_model import TrainedModel
+from embodyflow.training.trained_model import TrainedModel, release_gradients
 
 
 class Learner(TrainedModel):
@@ -143,8 +143,7 @@ def _step(
     """
     prepared = [learner._objective.prepare(rows, total_rows, mesh.sum) for learner in learners]
     parameters = [parameter for learner in learners for parameter in learner.parameters]
-    for parameter in parameters:
-        parameter.grad = None
+    release_gradients(parameters)  # a step that failed leaves some
     cuts = micro_batches(rows, config, mesh)
     for cut in cuts:
         losses = []
@@ -160,6 +159,7 @@ def _step(
         norm = clip_gradients(parameters, config.max_grad_norm)
         for learner in learners:
             learner.optimizer.step()
+    release_gradients(parameters)  # the passes until the next step need their memory
     return norm, len(cuts)
 
 

@@ -1,5 +1,6 @@
 """A model with its optimizer: what every trainer keeps in a checkpoint."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -79,3 +80,9 @@ class TrainedModel:
         """Train at this fraction of the full learning rate from now on."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * self._learning_rate
+
+
+def release_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Release the memory of gradients, 4 bytes per parameter."""
+    for parameter in parameters:
+        parameter.grad = None

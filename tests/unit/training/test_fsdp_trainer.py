@@ -118,6 +118,11 @@ def test_a_gradient_of_inf_raises_and_keeps_the_weights(tiny_config, close: list
     with pytest.raises(FloatingPointError, match="skipped the optimizer step"):
         trainer.step(rows, positions=np.arange(2), total_rows=2, seed=SEED)
     assert digest_of(trainer.weights()) == before
+    close.append(other := new_trainer(config))
+    for each in (trainer, other):  # nothing of the failed step is in the next one, and gradients are released
+        each.step(rows_for(config, 2), positions=np.arange(2), total_rows=2, seed=SEED)
+        assert all(parameter.grad is None for parameter in each.policy.model.parameters())
+    assert digest_of(trainer.weights()) == digest_of(other.weights()) != before
 
 
 def test_a_restored_trainer_continues_bit_identically(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
