@@ -11,10 +11,14 @@ class ProjectConfigs(SearchPathPlugin):
     """Put the project's own configurations first, so that a file replaces the shipped file of the same name."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Prepend ``configs/`` of the current folder if that is a project other than the one that ships ours."""
+        """Prepend ``configs/`` of the current folder if that is a project other than the one that ships ours.
+
+        Hydra names folders with the prefix ``file://`` or none.
+        """
         *own, _ = config_folders()
         for folder in own:
             search_path.prepend("project", f"file://{folder}")
         for element in search_path.get_path():
-            if element.path and element.path.startswith("file://"):
-                element.path = f"{ReadOnce.scheme()}://{element.path.removeprefix('file://')}"
+            scheme, _, place = str(element.path).rpartition("://")
+            if scheme in ("", "file"):
+                element.path = f"{ReadOnce.scheme()}://{place}"
