@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigLoadError
 
 from embodyflow.config.composition.compose import compose_config
@@ -27,5 +28,6 @@ def test_a_changed_file_is_read_again_and_a_copy_may_be_changed(tmp_path: Path) 
 def test_a_second_composition_of_the_same_files_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["experiment=embodied", "algorithm=ppo"]
     compose_config(words)
-    monkeypatch.setattr(FileConfigSource, "load_config", None)
+    for source in (SourcesRegistry.instance().resolve("file"), FileConfigSource):  # Hydra imports its plugins again
+        monkeypatch.setattr(source, "load_config", None)
     assert compose_config([*words, "trainer=fsdp", "seed=5"]).seed == 5  # what the tests cache is of other words
