@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import prefect.runtime
 import pytest
 from counting_run import begin, iterate, run_in, work_of
 from lossy_disk import Disk, Promise, Recorder, lay_out, trees_after
@@ -145,7 +146,7 @@ def test_a_power_failure_before_the_first_commit(
     """Attempts of a flow run replace the folder of the attempt before, whatever a power failure left of it."""
 
     def begin_in(root: Path, run_count: int) -> RunFolder:
-        monkeypatch.setattr(request, "flow_run", FlowRun(run_count))
+        monkeypatch.setattr(prefect.runtime, "flow_run", FlowRun(run_count))
         asked = request.bind_to_flow_run(request.RunRequest(run_id="mine", overrides=(f"run_root={root}/runs",)))
         return request.open_folder(asked, request.check(asked))
 
