@@ -87,10 +87,12 @@ GPU := $(if $(filter auto,$(TORCH_BACKEND)),$(shell nvidia-smi -L 2>/dev/null | 
 # set up pip on this machine has said where packages come from: that is handed on.
 pip_option = $(or $(PIP_$2),$(shell $(PYTHON) -m pip config list 2>/dev/null \
 	| sed -n "s/^\(global\|install\)\.$1='\(.*\)'$$/\2/p" | sed 's/\\n/ /g' | tail -1))
-find_links = $(call pip_option,find-links,FIND_LINKS)
-default_index = $(call pip_option,index-url,INDEX_URL)
-more_indexes = $(strip $(TORCH_INDEX) $(call pip_option,extra-index-url,EXTRA_INDEX_URL))
-certificates = $(call pip_option,cert,CERT)
+# pip takes a second to answer, so a variable asks it at its first use alone.
+once = $(eval $1 := $$(strip $2))$($1)
+find_links = $(call once,find_links,$$(call pip_option,find-links,FIND_LINKS))
+default_index = $(call once,default_index,$$(call pip_option,index-url,INDEX_URL))
+more_indexes = $(call once,more_indexes,$$(TORCH_INDEX) $$(call pip_option,extra-index-url,EXTRA_INDEX_URL))
+certificates = $(call once,certificates,$$(call pip_option,cert,CERT))
 # pip takes the best version of all indexes; uv by default the first index that has the package.
 uv_settings = UV_INDEX_STRATEGY=unsafe-best-match $(if $(find_links),UV_FIND_LINKS="$(find_links)") \
 	$(if $(default_index),UV_DEFAULT_INDEX="$(default_index)") $(if $(more_indexes),UV_INDEX="$(more_indexes)") \
