@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from embodyflow.cli.model_sizes import run_sizes
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
@@ -107,7 +107,7 @@ def _settings(options: PlanOptions, config: RunConfig) -> PlanSettings:
         only_adapters = has_adapters and config.warm_start is None  # a warm start trains all weights
         model, critic = ModelSize(num_params, num_trained=0 if only_adapters else None), None
     else:
-        model, critic = run_sizes(config)
+        model, critic = _run_sizes(config)
     return PlanSettings(
         placement=options.placement,
         branches="serial",  # as at run time: every node uses all ranks of its group
@@ -118,6 +118,28 @@ def _settings(options: PlanOptions, config: RunConfig) -> PlanSettings:
         rollout_bytes=4 if dtype == "float32" else 2,
         has_adapters=has_adapters,
     )
+
+
+def _run_sizes(config: RunConfig) -> tuple[ModelSize, ModelSize | None]:
+    """Return the sizes of a run's policy, and of its critic if it has one.
+
+    A micro-batch has ``trainer.micro_batch_rows`` rows, or a rank's share of a mini-batch, of full-length episodes.
+
+    Raises:
+        ConfigError: A model cannot be sized; see :mod:`embodyflow.training.model_sizes`.
+    """
+    from embodyflow.rollouts.embodied_rollout import SMALLEST_BATCH  # these take seconds to import
+    from embodyflow.training.model_sizes import count_critic, count_policy
+
+    policy, critic, trainer = count_policy(config), count_critic(config), config.trainer
+    kept, passed = 0, 0
+    if isinstance(config, EmbodiedConfig):
+        share = -(-config.full_batch // (trainer.num_minibatches * trainer.num_ranks))
+        rows = trainer.micro_batch_rows or share
+        kept = policy.training_activations * rows * config.num_decisions
+        passed = policy.acting_activations * max(config.rollout.envs_per_worker, SMALLEST_BATCH)
+    model = ModelSize(policy.num_params, policy.num_trained, kept, passed)
+    return model, None if critic is None else ModelSize(critic.num_params, critic.num_trained)
 
 
 def _memory_notes(planned: Plan) -> str:
