@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.utils._device import _device_constructors
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
@@ -78,6 +79,9 @@ def count_critic(config: RunConfig) -> ModelCounts | None:
 
 
 def _build(what: str, config: RunConfig, build: Callable[[PolicyConfig, str], Built]) -> Built:
+    # While transformers builds a model, it replaces torch.linspace. torch lists the functions that follow
+    # torch.device("meta") once, at their first use, and a list made at that time lacks the real torch.linspace.
+    _device_constructors.cache_clear()
     try:
         with torch.device("meta"):
             return build(config.policy, "meta")
