@@ -42,10 +42,12 @@ def run_command(command: Sequence[str], log: Path, *, timeout: float | None = No
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ) -> Iterator[psutil.Popen]:
-    """Run a command within the block, which stops it at its end; see :func:`run_command`."""
+def running(
+    command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ, folder: Path = ROOT
+) -> Iterator[psutil.Popen]:
+    """Run a command in a folder within the block, which stops it at its end; see :func:`run_command`."""
     log.unlink(missing_ok=True)
-    process = start_process(command, log=log, env=env, cwd=ROOT)
+    process = start_process(command, log=log, env=env, cwd=folder)
     try:
         yield process
     finally:

@@ -9,6 +9,7 @@ import sys
 from typing import Annotated, Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from embodyflow.config.base import RUN_NAME_PATTERN
@@ -16,6 +17,7 @@ from embodyflow.config.composition.compose import experiments
 from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import Overrides
 from embodyflow.orchestration.request.run_name import flow_run_name
+from embodyflow.orchestration.server.attempts import only_attempt
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
@@ -48,15 +50,22 @@ EvaluationId = Annotated[
 )
 async def evaluate(
     policy: Policy, experiment: EvaluatedIn = None, run_id: EvaluationId = None, overrides: Overrides = ()
-) -> dict[str, Any]:
-    """Evaluate a policy and return the contents of ``evaluation.json``."""
-    watch_flow_run()
+) -> dict[str, Any] | State[Any]:
+    """Evaluate a policy and return the contents of ``evaluation.json``.
+
+    The result is a state if another process has ended the flow run.
+    """
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
+
+    request = EvaluationRequest(policy, experiment, run_id, overrides)
+    if (ended := await only_attempt(request.run_root)) is not None:
+        return ended
+    watch_flow_run()
     from embodyflow.orchestration.evaluation.evaluation_run import (
         run_evaluation,  # importing torch and Ray takes seconds
     )
 
-    return await run_evaluation(EvaluationRequest(policy, experiment, run_id, overrides))
+    return await run_evaluation(request)
 
 
 def main() -> None:

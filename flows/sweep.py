@@ -8,12 +8,14 @@ With a server: ``prefect deployment run sweep/reacher -p 'overrides=["seed=range
 from typing import Annotated, Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import IfExists
 from embodyflow.orchestration.request.run_name import as_run_name, flow_run_name
+from embodyflow.orchestration.server.attempts import only_attempt
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.sweep.sweep_request import MAX_RUNS, Direction
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
@@ -63,20 +65,26 @@ async def sweep(
     stop_at_failure: StopAtFailure = False,
     if_exists: Existing = "refuse",
     overrides: Swept = (),
-) -> dict[str, Any]:
-    """Run a sweep and return its name, the number of its runs and its folder."""
-    if not has_flow_watcher():
-        start_flow_watcher()  # ends the processes of the runs if this one is killed
-    watch_flow_run()
+) -> dict[str, Any] | State[Any]:
+    """Run a sweep and return its name, the number of its runs and its folder.
+
+    The result is a state if another process has ended the flow run.
+    """
     from prefect.runtime import flow_run
 
-    from embodyflow.orchestration.sweep.sweep_request import SweepRequest
-    from embodyflow.orchestration.sweep.sweep_run import run_sweep  # importing torch and Ray takes seconds
+    from embodyflow.orchestration.sweep.sweep_request import SweepRequest, planned
 
     name = sweep_id or as_run_name(str(flow_run.name))
     request = SweepRequest(
         name, experiment, tuple(overrides), concurrency, metric, direction, max_runs, stop_at_failure, if_exists
     )
+    if (ended := await only_attempt(lambda: planned(request).run_root)) is not None:
+        return ended
+    if not has_flow_watcher():
+        start_flow_watcher()  # ends the processes of the runs if this one is killed
+    watch_flow_run()
+    from embodyflow.orchestration.sweep.sweep_run import run_sweep  # importing torch and Ray takes seconds
+
     return await run_sweep(request)
 
 

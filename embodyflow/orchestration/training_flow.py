@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from typing import Annotated, Any
 
 from prefect import Flow, flow
+from prefect.client.schemas.objects import State
 
 from embodyflow.config.composition.compose import algorithms
 from embodyflow.orchestration.request.form_fields import FormField, with_form
@@ -17,11 +18,12 @@ from embodyflow.orchestration.request.request import (
     Seed,
 )
 from embodyflow.orchestration.request.run_name import flow_run_name
+from embodyflow.orchestration.server.attempts import only_attempt
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
 
-def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any]]]:
+def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any] | State[Any]]]:
     """Return the training flow of a name, which runs the algorithms of ``configs/algorithm`` that select it.
 
     Args:
@@ -51,13 +53,16 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         run_id: RunId = None,
         resume: Resume = None,
         overrides: Overrides = (),
-    ) -> dict[str, Any]:
-        """Train a policy and return the run's summary."""
+    ) -> dict[str, Any] | State[Any]:
+        """Train a policy and return the run's summary, or the state of a flow run that another process has ended."""
+        request = RunRequest(experiment, algorithm, iterations, seed, run_id, resume, overrides, flow=name)
+        if (ended := await only_attempt(request.run_root)) is not None:
+            return ended
         watch_flow_run()
         from embodyflow.orchestration.run.training import (
             train,  # importing torch and Ray takes seconds
         )
 
-        return await train(RunRequest(experiment, algorithm, iterations, seed, run_id, resume, overrides, flow=name))
+        return await train(request)
 
     return with_form(training)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from embodyflow.errors import ConfigError
 
@@ -36,6 +37,23 @@ def hold_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """Lock a file, created if missing; return it open, or ``None`` if another process holds the lock.
+
+    The lock ends when the file is closed, or with this process. The holder may remove the file: who comes after it
+    finds no file or another one, and locks that.
+    """
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    file.close()
+    return None
 
 
 def holder(path: Path) -> int | None:

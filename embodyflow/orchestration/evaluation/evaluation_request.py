@@ -46,6 +46,14 @@ class EvaluationRequest:
         values = {"policy": self.policy, "experiment": self.experiment, "run_id": self.run_id}
         return values | {"overrides": list(self.overrides)}
 
+    def run_root(self) -> str:
+        """Return the folder of the evaluation's folder.
+
+        Raises:
+            ConfigError: See :func:`check_evaluation`.
+        """
+        return _found(self)[0].run_root
+
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
@@ -88,9 +96,8 @@ def bind_to_flow_run(request: EvaluationRequest) -> EvaluationRequest:
     """
     if request.run_id is not None:
         return request
-    config, _ = _found(request)
     is_retry = (flow_run.run_count or 1) > 1
-    run_id = free_name(str(flow_run.name), str(flow_run.id), config.run_root, is_retry=is_retry)
+    run_id = free_name(str(flow_run.name), str(flow_run.id), request.run_root(), is_retry=is_retry)
     return replace(request, run_id=run_id)
 
 

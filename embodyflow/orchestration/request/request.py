@@ -118,6 +118,16 @@ class RunRequest:
         values = {name: getattr(self, name) for name in names}
         return values | {"overrides": list(self.overrides)}
 
+    def run_root(self) -> str:
+        """Return the folder of the runs.
+
+        Raises:
+            ConfigError: See :func:`check`.
+        """
+        if self.resume is None:
+            return composed(self).run_root
+        return compose_config([each for each in self.overrides if each.startswith("run_root=")]).run_root
+
 
 def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunRequest:
     """Parse a command line of ``key=value`` words.
@@ -295,8 +305,7 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
 
     is_retry = (flow_run.run_count or 1) > 1
     if request.resume is None and request.run_id is None:
-        run_root = composed(request).run_root
-        run_id = free_name(str(flow_run.name), str(flow_run.id), run_root, is_retry=is_retry)
+        run_id = free_name(str(flow_run.name), str(flow_run.id), request.run_root(), is_retry=is_retry)
         request = replace(request, run_id=run_id)
     if request.resume is None and is_retry:
         config = composed(request)

@@ -26,17 +26,20 @@ class Browser:
 
     Attributes:
         foreign: Addresses on other servers that pages have asked for.
+        seconds: Path and seconds of each request to the API that was answered, in the order of the answers.
     """
 
     def __init__(self, chromium: Any, api_url: str, folder: Path) -> None:
         self._chromium, self._base, self._folder = chromium, api_url.removesuffix("/api"), folder
         self.foreign: list[str] = []
+        self.seconds: list[tuple[str, float]] = []
 
     def open(self, path: str, width: int = WIDTHS[0]) -> Any:
         """Return a page of the UI in a window of its own."""
         page = self._chromium.new_page(viewport={"width": width, "height": 1000})
         page.set_default_timeout(120_000)  # a busy machine
         page.on("request", self._note)
+        page.on("requestfinished", self._time)
         page.goto(self._base + path)
         return page
 
@@ -50,6 +53,11 @@ class Browser:
     def _note(self, request: Any) -> None:
         if not re.match(rf"{re.escape(self._base)}/|data:|blob:|ws:", request.url):
             self.foreign.append(request.url)
+
+    def _time(self, request: Any) -> None:
+        if request.url.startswith(f"{self._base}/api/"):
+            path = request.url.removeprefix(f"{self._base}/api").partition("?")[0]
+            self.seconds.append((path, request.timing["responseEnd"] / 1000))
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Project:
 
     Args:
         root: Folder to create.
-        trains: True for the real flow ``grpo``; all other flows are copies of ``FLOW``.
+        trains: True for the real flows; otherwise all are copies of ``FLOW``.
     """
 
     def __init__(self, root: Path, *, trains: bool = False) -> None:
@@ -70,9 +70,10 @@ class Project:
         (root / "flows").mkdir()
         shutil.copy(ROOT / "deployments" / "prefect.yaml", root / "deployments")
         for name in {each["entrypoint"].partition(":")[2] for each in DEPLOYMENTS}:
-            (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
-        if trains:
-            shutil.copy(ROOT / "flows" / "grpo.py", root / "flows")
+            if trains:
+                shutil.copy(ROOT / "flows" / f"{name}.py", root / "flows")
+            else:
+                (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
         (root / "home").mkdir()
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
@@ -107,6 +108,11 @@ class Project:
 
     def leftovers(self) -> list[str]:
         """Return processes and files of the project that must not exist after its stack has stopped."""
+        files = [self.root / "prefect.toml", self.root / ".embodyflow" / "stack.json"]
+        return self.processes() + [str(path) for path in files if path.exists()]
+
+    def processes(self) -> list[str]:
+        """Return the live processes of the project, without this one."""
         mark = f"={self.root}".encode()
         found = []
         for process in psutil.process_iter():
@@ -117,8 +123,7 @@ class Project:
                 continue
             if not zombie and process.pid != os.getpid() and mark in environment:
                 found.append(f"{process.pid} {process.name()}")
-        files = [self.root / "prefect.toml", self.root / ".embodyflow" / "stack.json"]
-        return found + [str(path) for path in files if path.exists()]
+        return found
 
     def log(self) -> str:
         """Return the output of the Prefect worker and its flows since the stack started."""

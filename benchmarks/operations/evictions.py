@@ -1,0 +1,150 @@
+"""Random evictions of the pods of one flow run: does it end with the weights of an undisturbed run?
+
+    python -m benchmarks.operations.evictions
+
+A deployment's flow run trains SAC. Its pod is the command that a job of a work pool runs. All processes of a pod are
+killed at a random moment, and the next pod starts at once. Before every fourth eviction the next pod starts beside the
+first, as a cluster does that has lost sight of a pod, and must wait. The script counts the processes that are left
+after each eviction, and compares the weights of every iteration with those of an undisturbed run. Results go to
+``benchmarks/results/evictions.json``.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.commands import ROOT, find_test_modules
+
+find_test_modules()
+
+from local_stack import Project  # noqa: E402
+from pods import FlowRun, evict  # noqa: E402
+from servers import prefect_server  # noqa: E402
+from small_runs import SMALL_SAC, Runs, training_records  # noqa: E402
+from waiting import eventually  # noqa: E402
+
+RESULTS = ROOT / "benchmarks/results/evictions.json"
+ITERATIONS = 60
+SECONDS = (1.0, 40.0)
+"""Bounds of the time between the start of a pod and its eviction, which include the start of Prefect and Ray."""
+OVERLAP_EVERY = 4
+"""Number of evictions of which one comes after the start of the next pod."""
+OVERLAP_SECONDS = 120.0
+WAITS = "another process executes this flow run"
+"""Part of the line that a pod logs while another one is at work."""
+
+
+class Pods:
+    """The pods of one flow run, one after the other.
+
+    Args:
+        flow_run: The flow run.
+        project: Project that the pods run in.
+        folder: Folder of the run.
+        logs: Folder for the output of the pods.
+    """
+
+    def __init__(self, flow_run: FlowRun, project: Project, folder: Path, logs: Path) -> None:
+        self._flow_run, self._project, self._folder, self._logs = flow_run, project, folder, logs
+        self._number = 0
+        self._pod = self._start()
+
+    def evict(self, seconds: float, *, overlaps: bool) -> dict[str, Any] | None:
+        """Evict the pod after some seconds; return what was seen, or ``None`` if it ended before.
+
+        Args:
+            seconds: Seconds from now.
+            overlaps: Whether the next pod starts before the eviction, and not after it.
+        """
+        before, pod = self._committed(), self._pod
+        try:
+            pod.wait(seconds)
+            return None
+        except subprocess.TimeoutExpired:
+            pass
+        if overlaps:
+            self._pod = self._start()
+            assert eventually(lambda: WAITS in self.log().read_text(), OVERLAP_SECONDS), self.log().read_text()
+            waited = len(psutil.Process(self._pod.pid).children(recursive=True)) + 1
+        number, state = len(evict(pod)), self._flow_run.state()
+        left = len(self._project.processes()) - (waited if overlaps else 0)
+        if not overlaps:
+            self._pod = self._start()
+        seen = {"seconds": round(seconds, 1), "overlaps": overlaps, "processes": number, "left": left, "state": state}
+        return seen | {"iterations": [before, self._committed()]}
+
+    def finish(self) -> None:
+        """Wait for the end of the last pod."""
+        assert self._pod.wait() == 0, self.log().read_text()
+
+    def log(self) -> Path:
+        """Return the file with the output of the newest pod."""
+        return self._logs / f"pod-{self._number}.log"
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._number += 1
+        with self.log().open("w") as output:
+            return self._flow_run.start_pod(output)
+
+    def _committed(self) -> int:
+        """Return the newest iteration with a checkpoint."""
+        found = sorted(self._folder.glob("checkpoints/iteration-*"))
+        return int(found[-1].name.rpartition("-")[2]) if found else 0
+
+
+def digests(runs: Runs, run_id: str) -> list[str]:
+    """Return the digests of the weights after each iteration."""
+    return [str(record["weights_digest"]) for record in training_records(runs.records(run_id))]
+
+
+def watch(folder: Path, num_evictions: int, seed: int) -> dict[str, Any]:
+    """Evict the pods of one flow run, let the last one finish, and compare the run with an undisturbed one."""
+    with prefect_server(folder) as api_url:
+        runs = Runs(folder, api_url)
+        runs.start(
+            *SMALL_SAC, f"iterations={ITERATIONS}", "seed=1", f"run_root={runs.root}", "run_id=undisturbed", flow="sac"
+        ).communicate()
+        project = Project(folder / "project", trains=True)
+        flow_run = FlowRun(project, api_url, "evicted", ITERATIONS, "sac/pendulum", SMALL_SAC[1:])
+        pods = Pods(flow_run, project, project.root / "runs" / "evicted", folder)
+        rng, seen = np.random.default_rng(seed), list[dict[str, Any]]()
+        for number in range(1, num_evictions + 1):
+            facts = pods.evict(float(rng.uniform(*SECONDS)), overlaps=number % OVERLAP_EVERY == 0)
+            if facts is None:
+                break
+            seen.append(facts)
+            print(json.dumps(facts), flush=True)
+        pods.finish()
+        evicted, expected = Runs(project.root), digests(runs, "undisturbed")
+        return {
+            "state": flow_run.state(),
+            "same_weights": digests(evicted, "evicted") == expected and len(set(expected)) == ITERATIONS,
+            "left": project.processes(),
+            "evictions": seen,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--evictions", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        result = watch(Path(folder), arguments.evictions, arguments.seed)
+        result["minutes"] = round((time.perf_counter() - started) / 60, 1)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+    sys.exit(not result["same_weights"])
+
+
+if __name__ == "__main__":
+    main()
