@@ -14,8 +14,11 @@ ONLY ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
+# Pytest keeps the rewritten tests for the other process and the next call, also where nothing else keeps bytecode.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # While a run starts and ends it leaves one of two cores idle.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile
+# Files start in the order of their paths: the longest, which are those of tests/chaos, first, and not at the end alone.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # A busy machine may be too slow for a limit of time, or end a server that tests share. Such a test runs once more, and
 # the summary names it.
 BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there did.not.answer
@@ -41,18 +44,18 @@ down:  ## stop the local stack
 	@$(BIN)/embodyflow down
 
 test: install  ## run the unit tests and a slice of the integration tests, within eight minutes on two cores
-	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
-	$(BIN)/python -m pytest tests/integration tests/chaos -m "core and not slow and not gpu" $(TWO_AT_ONCE) $(ONCE_MORE)
+	$(PYTEST) tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
+	$(PYTEST) tests/chaos tests/integration -m "core and not slow and not gpu" $(TWO_AT_ONCE) $(ONCE_MORE)
 
 test-all: install  ## run the integration and chaos tests that `make test` leaves out
-	$(BIN)/python -m pytest tests/integration tests/chaos -m "not core and not slow and not gpu" $(TWO_AT_ONCE) \
+	$(PYTEST) tests/chaos tests/integration -m "not core and not slow and not gpu" $(TWO_AT_ONCE) \
 		$(ONCE_MORE) --durations=12
 
 slow: install  ## run the tests that CI leaves out, about an hour and a half
-	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
+	$(PYTEST) tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
 chaos: install  ## kill every part of a run at every node: 260 tests, about two hours on two cores
-	$(BIN)/python -m pytest tests/chaos --numprocesses 2
+	$(PYTEST) tests/chaos --numprocesses 2
 
 bench: install  ## compare speed with peers, at most 20 minutes; ONLY="vector_env planning" runs some of it
 	@$(BIN)/python -m benchmarks.suite $(if $(ONLY),--only $(ONLY))

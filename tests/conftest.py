@@ -40,17 +40,25 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Cache what Hydra composes of files: some five hundred tests compose some twenty files each.
+    """Cache what Hydra composes of files and parses: some five hundred tests compose some twenty files each.
 
-    Hydra still parses, checks and applies the values that a test overrides. Modules compose while they are collected.
+    Hydra still checks and applies the values that a test overrides. Modules compose while they are collected.
     """
     from hydra._internal import config_loader_impl
     from hydra._internal.defaults_list import Overrides
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     loader = config_loader_impl.ConfigLoaderImpl
     choose, merge = config_loader_impl.create_defaults_list, loader._compose_config_from_defaults_list
+    parse = OverridesParser.parse_rule
+    parsed: dict[tuple[str, str], bytes] = {}
     chosen: dict[Any, DefaultsList] = {}
     merged: dict[int, bytes] = {}
+
+    def parse_rule(self: Any, text: str, rule: str) -> Any:
+        if (text, rule) not in parsed:
+            parsed[text, rule] = pickle.dumps(parse(self, text, rule))
+        return pickle.loads(parsed[text, rule])
 
     def create_defaults_list(repo: Any, config_name: Any, overrides_list: list[Any], **how: Any) -> DefaultsList:
         values = Overrides(repo, overrides_list).config_overrides
@@ -66,6 +74,7 @@ def pytest_sessionstart() -> None:
             merged[key] = pickle.dumps(merge(self, defaults=defaults, repo=repo))
         return pickle.loads(merged[key])
 
+    OverridesParser.parse_rule = parse_rule
     config_loader_impl.create_defaults_list = create_defaults_list
     loader._compose_config_from_defaults_list = compose
 

@@ -110,8 +110,8 @@ def _init(
         bool, typer.Option("--upgrade", help="bring a project to the installed version; keep your changes")
     ] = False,
 ) -> int:
-    from embodyflow.cli import init
-    from embodyflow.cli import upgrade as upgrading
+    from embodyflow.cli.project import init
+    from embodyflow.cli.project import upgrade as upgrading
 
     if upgrade:
         return upgrading.upgrade(folder or Path())
@@ -167,7 +167,7 @@ def _port(
     experiment: Annotated[str | None, typer.Option(help="experiment to write with the settings of agents")] = None,
     share_weights: Annotated[bool, typer.Option("--share-weights", help="train one policy for all agents")] = False,
 ) -> int:
-    from embodyflow.cli.port import port
+    from embodyflow.cli.project.port import port
 
     return port(workflow, out, experiment, share_weights)
 
@@ -235,7 +235,7 @@ def _run(
 @app.command("runs", help="list the runs: state, experiment, iteration, success, age, folder")
 @_returns_code
 def _runs(run_root: RunRoot = Path("runs")) -> int:
-    from embodyflow.cli.runs import show_runs
+    from embodyflow.cli.run_folders.runs import show_runs
 
     return show_runs(run_root)
 
@@ -247,7 +247,7 @@ def _logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,
     run_root: RunRoot = Path("runs"),
 ) -> int:
-    from embodyflow.cli.runs import show_log
+    from embodyflow.cli.run_folders.runs import show_log
 
     return show_log(run_root, run, follow=follow)
 
@@ -261,7 +261,7 @@ def _answer(
     ] = None,
     run_root: RunRoot = Path("runs"),
 ) -> int:
-    from embodyflow.cli.answer import give_answer
+    from embodyflow.cli.run_folders.answer import give_answer
 
     return give_answer(run_root, run, answer)
 
@@ -299,7 +299,7 @@ def _trace(
     ] = None,
     run_root: RunRoot = Path("runs"),
 ) -> int:
-    from embodyflow.cli.trace import show_trace
+    from embodyflow.cli.run_folders.trace import show_trace
 
     return show_trace(run_root, run, otlp)
 
@@ -307,7 +307,7 @@ def _trace(
 @app.command("ledger", help="show and check the record of a run")
 @_returns_code
 def _ledger(run: RunFolderPath) -> int:
-    from embodyflow.cli.ledger import show_ledger
+    from embodyflow.cli.run_folders.ledger import show_ledger
 
     return show_ledger(run)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psutil
 from rich.console import Console
 
-from embodyflow.cli.resuming import how_to_resume
+from embodyflow.cli.run_folders.resuming import how_to_resume
 from embodyflow.cli.up import ui_address
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.display.progress_bar import RunProgress

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Any
 
-from embodyflow.cli.resuming import how_to_resume, runs_of_stack
+from embodyflow.cli.run_folders.resuming import how_to_resume, runs_of_stack
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.settings import sign_in_url
 from embodyflow.record.run_folder import unfinished_runs

@@ -5,9 +5,10 @@ A gold that does not score full marks as a response, or whose altered copy does,
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from embodyflow.rewards.functions.answer_syntax import parse_rational
@@ -19,6 +20,7 @@ from embodyflow.rewards.managers.pool import ParallelRewardManager
 from embodyflow.rewards.reward_config import (
     BySourceConfig,
     ExactMatchConfig,
+    FunctionConfig,
     GSM8KConfig,
     MathConfig,
     ParallelConfig,
@@ -62,30 +64,43 @@ def find_ungradable(
         column: Name of their column, for the reasons.
         sample: Indices of the ground truths to grade; ``None`` for all. The kind of all of them is checked.
     """
+    graded = range(len(ground_truths)) if sample is None else sample
+    written = "" if config.function is None else config.function.model_dump_json()
+    key = (written, column, tuple(map(repr, ground_truths)), tuple(graded))
+    return dict(_problems(_Golds(key, config, ground_truths, graded)))
+
+
+@dataclass(frozen=True)
+class _Golds:
+    """Ground truths to grade; those with the same ``key`` have the same problems."""
+
+    key: tuple[str, str, tuple[str, ...], tuple[int, ...]]
+    config: RewardConfig = field(compare=False)
+    ground_truths: Sequence[Any] = field(compare=False)
+    graded: Sequence[int] = field(compare=False)
+
+
+@lru_cache(maxsize=16)  # a process that checks many configurations, such as a sweep's, meets the same golds again
+def _problems(asked: _Golds) -> tuple[tuple[int, str], ...]:
+    config, column, ground_truths = asked.config, asked.key[1], asked.ground_truths
     problems = {
         index: reason for index, truth in enumerate(ground_truths) if (reason := _reason(golds_of, truth, column))
     }
     if why_unchecked(config) is not None:
-        return problems
-    parser = _parser(config)
+        return tuple(problems.items())
+    assert config.function is not None  # checked by why_unchecked
+    parser = _parser(config.function)
     golds: list[_Gold] = []
-    for index in range(len(ground_truths)) if sample is None else sample:
+    for index in asked.graded:
         if index in problems:
             continue
-        if reason := _reason(parser, ground_truths[index], column):
-            problems[index] = reason
-        else:
-            golds += [_Gold(index, gold) for gold in parser(ground_truths[index], column)]
-    quick = [gold for gold in golds if _is_quick(config, gold.gold)]
-    slow = [gold for gold in golds if not _is_quick(config, gold.gold)]
-    for some, manager in ((quick, _build_manager(config, quick=True)), (slow, _build_manager(config, quick=False))):
         try:
-            faults = _grade(config, some, manager)
-        finally:
-            manager.close()
-        for index, fault in faults:
-            problems.setdefault(index, f"{column}={_abbreviate(ground_truths[index])} {fault}")
-    return dict(sorted(problems.items()))
+            golds += [_Gold(index, gold) for gold in parser(ground_truths[index], column)]
+        except ValueError as error:
+            problems[index] = str(error)
+    for index, fault in _faults(config.function, golds):
+        problems.setdefault(index, f"{column}={_abbreviate(ground_truths[index])} {fault}")
+    return tuple(sorted(problems.items()))
 
 
 @dataclass(frozen=True)
@@ -96,46 +111,58 @@ class _Gold:
     gold: Any
 
 
-def _grade(config: RewardConfig, golds: Sequence[_Gold], manager: RewardManager) -> Iterator[tuple[int, str]]:
+def _faults(function: FunctionConfig, golds: Sequence[_Gold]) -> list[tuple[int, str]]:
+    """Return the indices of golds that do not score as they must, with what is wrong with each."""
+    quick = [gold for gold in golds if _is_quick(function, gold.gold)]
+    slow = [gold for gold in golds if not _is_quick(function, gold.gold)]
+    faults: list[tuple[int, str]] = []
+    for some, manager in ((quick, _build_manager(function, quick=True)), (slow, _build_manager(function, quick=False))):
+        try:
+            faults += _grade(function, some, manager)
+        finally:
+            manager.close()
+    return faults
+
+
+def _grade(function: FunctionConfig, golds: Sequence[_Gold], manager: RewardManager) -> list[tuple[int, str]]:
     """Return the golds that do not match themselves, and those that match every altered copy or none decidedly."""
-    own = manager.score([_sample(config, gold.gold, gold.gold) for gold in golds])
+    own = manager.score([_sample(function, gold.gold, gold.gold) for gold in golds])
     faults = [
         (gold.index, "does not match itself") for gold, score in zip(golds, own, strict=True) if not score.correct
     ]
     left = [gold for gold, score in zip(golds, own, strict=True) if score.correct]
-    altered = [_altered(config, gold.gold) for gold in left]
+    altered = [_altered(function, gold.gold) for gold in left]
     for round_ in range(max(map(len, altered), default=0)):
         tried = [place for place, copies in enumerate(altered) if round_ < len(copies)]
-        scores = manager.score([_sample(config, altered[place][round_], left[place].gold) for place in tried])
+        scores = manager.score([_sample(function, altered[place][round_], left[place].gold) for place in tried])
         for place, score in zip(tried, scores, strict=True):
             if not score.correct and not score.parts.get("undecided"):
                 altered[place] = []
             elif round_ == len(altered[place]) - 1:
                 fault = f"also matches {altered[place][-1]!r}" if score.correct else "can be compared only as text"
                 faults.append((left[place].index, fault))
-    return iter(faults)
+    return faults
 
 
-def _is_quick(config: RewardConfig, gold: Any) -> bool:
+def _is_quick(function: FunctionConfig, gold: Any) -> bool:
     """Return True if a gold and its altered copies are graded without SymPy."""
-    return not isinstance(config.function, MathConfig) or parse_rational(gold) is not None
+    return not isinstance(function, MathConfig) or parse_rational(gold) is not None
 
 
-def _build_manager(config: RewardConfig, *, quick: bool) -> RewardManager:
+def _build_manager(function: FunctionConfig, *, quick: bool) -> RewardManager:
     """Build a manager; formulas, which SymPy may never finish, need one with a deadline."""
-    assert config.function is not None  # checked by why_unchecked
     if quick:
-        return NaiveRewardManager(build_reward_function(config.function))
+        return NaiveRewardManager(build_reward_function(function))
     workers = min(MOST_WORKERS, os.cpu_count() or 1)
     pool = ParallelConfig(num_workers=workers, time_limit=TIME_LIMIT, retries=0, overdue="incorrect")
-    return ParallelRewardManager(config.function, pool)
+    return ParallelRewardManager(function, pool)
 
 
-def _parser(config: RewardConfig) -> Parser:
+def _parser(function: FunctionConfig) -> Parser:
     """Return the function that reads the golds of a ground truth."""
     from embodyflow.rewards.functions import answer_matching, math_golds
 
-    match config.function:
+    match function:
         case MathConfig():
             return math_golds.parse_golds
         case ExactMatchConfig(marker=marker):
@@ -152,9 +179,9 @@ def _reason(parse: Parser, truth: Any, column: str) -> str | None:
     return None
 
 
-def _altered(config: RewardConfig, gold: Any) -> list[Any]:
+def _altered(function: FunctionConfig, gold: Any) -> list[Any]:
     """Return copies of a gold, at least one of which must be graded as wrong."""
-    match config.function:
+    match function:
         case MathConfig():
             return alter_answer(gold)
         case ExactMatchConfig():
@@ -178,9 +205,9 @@ def _other_digit(digit: str) -> str:
     return "8" if digit == "9" else str(int(digit) + 1)
 
 
-def _sample(config: RewardConfig, answer: Any, gold: Any) -> Sample:
+def _sample(function: FunctionConfig, answer: Any, gold: Any) -> Sample:
     """Return a response with an answer, as the reward function expects it."""
-    match config.function:
+    match function:
         case MathConfig():
             response = rf"\boxed{{{answer}}}"
         case ExactMatchConfig(marker=marker):

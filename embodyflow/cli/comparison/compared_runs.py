@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodyflow.cli.found_runs import find_run
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.errors import ConfigError
 from embodyflow.record.metric_names import MEASURES, common_measure
 from embodyflow.record.metrics_log import records_in

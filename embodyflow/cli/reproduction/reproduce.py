@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from embodyflow.cli.found_runs import find_run
 from embodyflow.cli.reproduction.comparison import SHOWN, difference, evaluation_difference, num_digests
 from embodyflow.cli.reproduction.scratch_run import prepare
 from embodyflow.cli.reproduction.span import Span, span_of
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.config import RunConfig
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config

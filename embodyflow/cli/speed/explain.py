@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embodyflow.cli.found_runs import find_run
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.cli.speed.advice import Advice, advice
 from embodyflow.cli.speed.iteration_time import IterationTime, iteration_time
 from embodyflow.config import RunConfig

@@ -7,7 +7,7 @@ import pytest
 from small_runs import Runs
 from waiting import finish
 
-from embodyflow.cli.ledger import show_ledger
+from embodyflow.cli.run_folders.ledger import show_ledger
 from embodyflow.record.ledger import Ledger
 
 pytestmark = pytest.mark.integration

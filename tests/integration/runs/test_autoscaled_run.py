@@ -1,12 +1,11 @@
 """Complete runs whose number of rollout workers changes, with real flows, Ray, tools and model."""
 
-import os
 import signal
 
 import pytest
-from support_path import SUPPORT_PATH
 from agent_jobs import WORDS, run_words
-from small_runs import ROOT, Runs, assert_trained
+from small_runs import Runs, assert_trained
+from support_path import SUPPORT_PATH
 from waiting import eventually, finish
 
 from embodyflow.record.ledger import Ledger

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support_path import SUPPORT_PATH
 from picture_room import WORDS
 from small_runs import Runs, training_records
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 from embodyflow.record.run_folder import RunFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import Runs, assert_trained
+from small_runs import Runs, assert_trained, training_records
 from waiting import finish
 
 from embodyflow.cli.episodes.replay import replay
@@ -32,6 +32,17 @@ def mine(runs: Runs) -> Path:
     return runs.root / "mine"
 
 
+@pytest.mark.core
+def test_srpo_rewards_failures_for_their_progress(runs: Runs, mine: Path) -> None:
+    line = training_records(runs.metrics("mine"))[0]
+    assert line["groups/num_kept_rows"] == 16
+    assert line["progress/num_unreached_tasks"] == 0 < line["progress/num_centres"], "there are successes"
+    rate, failure_score = line["rollout/success_rate"], line["progress/failure_score"]
+    assert 0 < failure_score < 0.8
+    assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
+
+
+@pytest.mark.core
 def test_the_newest_episodes_are_kept_and_replay_bit_identically(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_path import SUPPORT_PATH
 from agent_jobs import WORDS as AGENT_WORDS
 from agent_jobs import run_words
-from small_runs import ROOT, SMALL, SMALL_LANGUAGE, TWO_WORKERS, Runs
+from small_runs import SMALL, SMALL_LANGUAGE, TWO_WORKERS, Runs
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 from embodyflow.record.ledger import Ledger

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support_path import SUPPORT_PATH
 from room_training import run_and_export
 from small_runs import Runs
+from support_path import SUPPORT_PATH
 
 pytestmark = pytest.mark.integration
 

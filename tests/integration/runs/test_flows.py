@@ -83,15 +83,6 @@ def test_surplus_groups_of_dapo_are_used_later_and_survive_a_resume(runs: Runs, 
     assert stale == ([0, *(line["groups/num_kept_rows"] for line in lines[1:])] if ahead else used)
 
 
-def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
-    line = trained(runs, "srpo", "filter.drop_uniform=false")
-    assert line["groups/num_kept_rows"] == 16
-    assert line["progress/num_unreached_tasks"] == 0 < line["progress/num_centres"], "there are successes"
-    rate, failure_score = line["rollout/success_rate"], line["progress/failure_score"]
-    assert 0 < failure_score < 0.8
-    assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
-
-
 @pytest.mark.slow
 def test_a_success_classifier_rewards_and_resumes_bit_identically(runs: Runs) -> None:
     words = (*SHORT, "algorithm=success_classifier", "classifier.labelled_share=0.25", "classifier.steps=50")

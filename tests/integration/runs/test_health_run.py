@@ -1,7 +1,6 @@
 """Real runs that roll back, end or ask because of what a detector finds."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import SMALL_CONTROL, Runs, training_records
 from support_path import SUPPORT_PATH
-from small_runs import ROOT, SMALL_CONTROL, Runs, training_records
 from waiting import eventually, finish
 
 from embodyflow.cli.main import main

@@ -1,14 +1,13 @@
 """Runs that are trained again from their record, with real flows, Ray and models."""
 
-import os
 import subprocess
 import sys
 
 import pytest
-from support_path import SUPPORT_PATH
 from agent_jobs import WORDS, run_words
 from language_jobs import TINY
 from small_runs import ROOT, Runs
+from support_path import SUPPORT_PATH
 from waiting import finish
 
 from embodyflow.record.ledger import Ledger

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from embodyflow.data.plans.row_plan import ShardRef
-from embodyflow.data.tables import Table
 from embodyflow.data.streaming.tickets import Ticket
+from embodyflow.data.tables import Table
 from embodyflow.workers.calls import GroupCall
 
 

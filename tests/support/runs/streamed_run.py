@@ -16,8 +16,8 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.plans.row_plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import write_rows
 from embodyflow.data.streaming.swaps import Swap
-from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.streaming.tickets import Ticket
+from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.record.run_folder import RunFolder

@@ -79,11 +79,3 @@ def test_the_shell_is_given_the_completions(tmp_path: Path) -> None:
             text=True,
         )
         assert done.stdout.split() == [answer], done.stderr
-
-
-@pytest.mark.parametrize("flow", ["grpo", "evaluate"])
-def test_flows_have_help(flow: str) -> None:
-    root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-m", f"flows.{flow}", "--help"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith(f"usage: python -m flows.{flow} ")

@@ -7,9 +7,9 @@ import pytest
 from packaging.version import Version
 
 from embodyflow import __version__
-from embodyflow.cli.init import digest, project_files
 from embodyflow.cli.main import main
-from embodyflow.cli.upgrade import Change, plan_upgrade
+from embodyflow.cli.project.init import digest, project_files
+from embodyflow.cli.project.upgrade import Change, plan_upgrade
 from embodyflow.project import VERSION_FILE, RoomsRecord, rooms_note
 from embodyflow.stack.stack_folder import StackFolder
 

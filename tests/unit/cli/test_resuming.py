@@ -10,7 +10,7 @@ import pytest
 from embodyflow.cli import run as module
 from embodyflow.cli import up
 from embodyflow.cli.main import main
-from embodyflow.cli.resuming import how_to_resume
+from embodyflow.cli.run_folders.resuming import how_to_resume
 from embodyflow.project import PREFECT_YAML
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.processes import STACK_VARIABLE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.cli.main import main
-from embodyflow.cli.runs import short_age
+from embodyflow.cli.run_folders.runs import short_age
 from embodyflow.orchestration.request.request import RunRequest, check
 from embodyflow.record.run_folder import RunFolder
 
@@ -24,7 +24,7 @@ def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.cli.runs.time.time", lambda: NOW)
+    monkeypatch.setattr("embodyflow.cli.run_folders.runs.time.time", lambda: NOW)
 
 
 def make(root: Path, run_id: str, age: float, records: list[dict[str, object]], committed: int | None) -> RunFolder:

@@ -32,13 +32,17 @@ def test_help_exits_with_code_0(word: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("flow", ["grpo", "evaluate", "sweep"])
-def test_a_flow_gives_its_own_server_time_to_start(flow: str) -> None:
+def test_a_flow_has_help_and_gives_its_own_server_time_to_start(flow: str) -> None:
     """Prefect keeps the settings that it finds when it is first imported."""
     program = (
-        f"import flows.{flow}\n"
-        "from prefect.settings import get_current_settings as settings\n"
-        "print(settings().server.ephemeral.startup_timeout_seconds)"
+        "import runpy\n"
+        "try:\n"
+        f"    runpy.run_module('flows.{flow}', run_name='__main__', alter_sys=True)\n"
+        "finally:\n"
+        "    from prefect.settings import get_current_settings as settings\n"
+        "    print(settings().server.ephemeral.startup_timeout_seconds)"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "120"
+    done = subprocess.run([sys.executable, "-c", program, "--help"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: python -m flows.{flow} "), done.stderr
+    assert done.stdout.splitlines()[-1] == "120"

@@ -9,7 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from embodyflow import __version__
-from embodyflow.cli.init import digest, project_files, record_of
+from embodyflow.cli.project.init import digest, project_files, record_of
 from embodyflow.errors import ConfigError
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.project import VERSION_FILE, RoomsRecord
@@ -86,7 +86,7 @@ def plan_upgrade(root: Path, files: Mapping[Path, str], recorded: Mapping[str, s
 
     Args:
         root: Folder of the project.
-        files: Files of a new project, as :func:`embodyflow.cli.init.project_files` returns them.
+        files: Files of a new project, as :func:`embodyflow.cli.project.init.project_files` returns them.
         recorded: SHA-256 of each file as the earlier version shipped it; without an entry the user may have changed it.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from rich.table import Column, Table
 
-from embodyflow.cli.found_runs import find_run
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.cli.tables import table_console
 from embodyflow.errors import ConfigError
 from embodyflow.record.metrics_log import records_in

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodyflow.cli.found_runs import find_run
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.config.cluster import check_endpoint
 from embodyflow.errors import ConfigError
 from embodyflow.record.otlp.run_spans import RunSpans

@@ -1,0 +1,1 @@
+"""The runs in a folder: found, listed, read, answered and resumed."""
