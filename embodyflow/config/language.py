@@ -129,7 +129,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
 class ResponseWarmStartConfig(WarmStartConfig):
     """Supervised fine-tuning on the prompt source's demonstrations."""
 
-    samples: ClassVar[str] = "embodyflow.training.imitation:ResponseSamples"
+    samples: ClassVar[str] = "embodyflow.training.imitation.imitation:ResponseSamples"
 
 
 class PromptEvaluationConfig(EvaluationConfig):

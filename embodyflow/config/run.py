@@ -135,7 +135,7 @@ class WarmStartConfig(Config):
 
     Attributes:
         samples: Class ``module:Class`` that turns demonstrations into training samples, see
-            :mod:`embodyflow.training.imitation`.
+            :mod:`embodyflow.training.imitation.imitation`.
         num_demos: Number of demonstrations; in embodied jobs, the number per task.
         steps: Optimizer steps; with ``until``, those before the first measurement.
         until: Quality at which the warm start ends; ``null`` ends it after ``steps`` steps.

@@ -27,7 +27,7 @@ from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 from embodyflow.training.agent_baselines import AgentBaselines
 from embodyflow.training.checkpoint_reading import load_checkpoint
-from embodyflow.training.imitation import Imitation, Samples
+from embodyflow.training.imitation.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
 from embodyflow.training.parallel.mesh import Mesh

@@ -117,7 +117,7 @@ class GoalEvaluationConfig(EvaluationConfig):
     video: bool = True
 
 
-DAGGER_TRAINER = "embodyflow.training.dagger_trainer:DaggerTrainer"
+DAGGER_TRAINER = "embodyflow.training.imitation.dagger_trainer:DaggerTrainer"
 """Engine of the trainer group with ``dagger``."""
 
 

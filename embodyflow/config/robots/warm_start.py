@@ -47,7 +47,7 @@ class ExpertWarmStartConfig(WarmStartConfig):
             ones, so that demonstrations include recoveries (DART, Laskey et al., 2017, arXiv:1703.09327).
     """
 
-    samples: ClassVar[str] = "embodyflow.training.imitation:ActionSamples"
+    samples: ClassVar[str] = "embodyflow.training.imitation.imitation:ActionSamples"
 
     dataset: DatasetConfig | None = None
     smoothing_bins: Annotated[float, Field(ge=0)]

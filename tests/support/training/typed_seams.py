@@ -17,8 +17,8 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer
-from embodyflow.training.dagger_trainer import DaggerTrainer
 from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.imitation.dagger_trainer import DaggerTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.training.off_policy.crossq import CrossQ
 from embodyflow.training.off_policy.episode_trainer import EpisodeOffPolicyTrainer

@@ -23,7 +23,7 @@ from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replayed_steps import replayed_steps
 from embodyflow.simulation.make_env import make_env
-from embodyflow.training.imitation import ActionSamples, Imitation
+from embodyflow.training.imitation.imitation import ActionSamples, Imitation
 
 pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not installed")
 

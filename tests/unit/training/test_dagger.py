@@ -13,7 +13,7 @@ from trainers import free_address
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.references import resolve
-from embodyflow.training.imitation import Steps
+from embodyflow.training.imitation.imitation import Steps
 
 WORDS = ("experiment=push", "algorithm=dagger", "policy.hidden_size=16", "warm_start.steps=2", "dagger.steps=3")
 STATE, LENGTH = 30, 5

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.data.metrics import merge_metrics
-from embodyflow.training.imitation import Imitation, Steps
+from embodyflow.training.imitation.imitation import Imitation, Steps
 
 
 def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:

@@ -7,7 +7,7 @@ termination, also in environments that go on after it, since no reward follows.
 import torch
 from tensordict import TensorDict
 
-from embodyflow.training.imitation import Steps
+from embodyflow.training.imitation.imitation import Steps
 from embodyflow.training.off_policy.replay.segments import Array
 
 

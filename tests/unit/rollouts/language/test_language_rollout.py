@@ -24,7 +24,7 @@ from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPoli
 from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, shuffled_rows
-from embodyflow.training.imitation import Imitation, ResponseSamples
+from embodyflow.training.imitation.imitation import Imitation, ResponseSamples
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 

@@ -178,7 +178,7 @@ class ActionSamples(StepSamples):
         dataset = config.warm_start.dataset
         if dataset is not None and dataset.statistics == "dataset":
             # Other jobs need none of the packages that it imports.
-            from embodyflow.training.dataset_statistics import dataset_statistics
+            from embodyflow.training.imitation.dataset_statistics import dataset_statistics
 
             policy.load_normalization(dataset_statistics(config, dataset))
         else:

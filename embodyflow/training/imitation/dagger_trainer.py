@@ -11,7 +11,7 @@ from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import ImitatingPolicy
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.training.fsdp_trainer import FSDPTrainer
-from embodyflow.training.imitation import Imitation, Steps, StepSamples
+from embodyflow.training.imitation.imitation import Imitation, Steps, StepSamples
 
 FILE = "labelled_steps.safetensors"
 """File of a checkpoint with the labelled steps."""

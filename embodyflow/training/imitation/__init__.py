@@ -1,0 +1,1 @@
+"""Imitation of demonstrations: before reinforcement learning, and beside it by DAgger."""
