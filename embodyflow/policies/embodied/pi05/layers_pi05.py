@@ -16,7 +16,8 @@ from embodyflow.policies.embodied.flow_vla.layers_flow_vla import KeysAndValues,
 class AdaptiveNorm(nn.Module):
     """Normalisation of embeddings by their root mean square, scaled and shifted by a condition.
 
-    At first it scales by 1, and every gate is closed, as in the published model before its training.
+    At first the condition has no effect: the scale is 1, and every gate is open. The published model began with closed
+    gates, through which adapters (LoRA) of random weights would learn next to nothing.
 
     Args:
         size: D, features of embeddings and condition.
@@ -28,6 +29,7 @@ class AdaptiveNorm(nn.Module):
         self.dense = nn.Linear(size, 3 * size)
         nn.init.zeros_(self.dense.weight)
         nn.init.zeros_(self.dense.bias)
+        nn.init.ones_(self.dense.bias[2 * size :])
         self._epsilon = epsilon
 
     def forward(self, hidden: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
