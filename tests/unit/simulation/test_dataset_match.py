@@ -16,6 +16,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.warm_start import warm_start_key
 from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.policies.policy_registry import build_policy
+from embodyflow.simulation.dataset_match import dataset_of
 from embodyflow.simulation.make_env import check_embodied
 from embodyflow.training.dataset_statistics import dataset_statistics
 
@@ -156,20 +157,17 @@ def test_a_policy_that_normalises_by_quantiles_needs_those_of_the_data_set(tmp_p
     words = ("experiment=embodied", "policy=tiny_pi05", "+env.kwargs.image_size=32", "warm_start.num_demos=2")
     config = compose_config([*words, f"warm_start.dataset.path={folder}"])
     check_embodied(config)
-    assert (
-        isinstance(config, EmbodiedConfig) and config.warm_start is not None and config.warm_start.dataset is not None
-    )
+    assert isinstance(config, EmbodiedConfig)
     policy = build_policy(config.policy, "cpu")
-    policy.load_normalization(dataset_statistics(config, config.warm_start.dataset))
+    policy.load_normalization(dataset_statistics(config, dataset_of(config)))
     described = json.loads((folder / "meta/stats.json").read_text())
     np.testing.assert_allclose(policy.model.statistics.action_q99, described["action"]["q99"], rtol=1e-6)
     del described["observation.state"]["q99"]
     (folder / "meta/stats.json").write_text(json.dumps(described))
-    with pytest.raises(
-        ConfigError, match=r"has no quantiles q01 and q99 of observation.state, by which the policy"
-    ) as e:
+    with pytest.raises(ConfigError, match=r"has no quantiles q01 and q99 of observation\.state, by which") as caught:
         compose_config([*words, f"warm_start.dataset.path={folder}"])
-    assert "\n" not in str(e.value) and str(e.value).endswith("is warm_start.dataset.statistics=demonstrations")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("allowed without them is warm_start.dataset.statistics=demonstrations")
 
 
 def test_statistics_of_the_chosen_demonstrations_need_none_of_the_data_set(tiny_config: Compose, folder: Path) -> None:
