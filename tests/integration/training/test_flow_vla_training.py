@@ -26,7 +26,8 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module", params=WORDS)
+# test_devices.py trains π0.5 in every run of the tests.
+@pytest.fixture(scope="module", params=["smolvla", "pi0", pytest.param("pi05", marks=pytest.mark.slow)])
 def config(request: pytest.FixtureRequest) -> RunConfig:
     return compose_config(WORDS[request.param])
 

@@ -108,7 +108,7 @@ def test_the_condition_scales_and_shifts() -> None:
     hidden, gate = norm(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[1.0, 10.0]]))
     unit = torch.tensor([3.0, 4.0]) / 12.5**0.5
     torch.testing.assert_close(hidden[0, 0], unit * torch.tensor([2.0, 21.0]) + torch.tensor([3.0, 40.0]))
-    torch.testing.assert_close(gate[0, 0], torch.tensor([5.0, 60.0]))
+    torch.testing.assert_close(gate[0, 0], torch.tensor([1 + 5.0, 1 + 60.0]))
 
 
 def test_the_critic_reads_the_state_without_an_expert() -> None:
