@@ -48,6 +48,7 @@ class FeatureStatistics:
         count: Number of steps.
         mean, std: Mean and standard deviation, float64 ``[D]``.
         low, high: Smallest and largest values, float64 ``[D]``.
+        q01, q99: 1% and 99% quantiles, float64 ``[D]``; ``None`` where the data set has none.
     """
 
     count: int
@@ -55,6 +56,8 @@ class FeatureStatistics:
     std: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    q01: NDArray[np.float64] | None = None
+    q99: NDArray[np.float64] | None = None
 
 
 class Dataset(Protocol):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from embodyflow.datasets.dataset import Columns, Dataset, DatasetEpisode, FeatureStatistics
@@ -111,6 +112,24 @@ class DatasetDemonstrations:
             parts.append(part)
         joined = (np.concatenate([getattr(part, each) for part in parts]) for each in ("mean", "std", "low", "high"))
         return FeatureStatistics(parts[0].count, *joined)
+
+    def quantiles(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the data set's 1% and 99% quantiles of a column of vectors.
+
+        Raises:
+            ConfigError: The data set has none of a feature.
+        """
+        low, high = [], []
+        for feature in self._columns[name].features:
+            part = self._dataset.statistics(feature)
+            if part is None or part.q01 is None or part.q99 is None:
+                raise ConfigError(
+                    f"warm_start.dataset={self._dataset.path}: has no quantiles q01 and q99 of {feature}, by which the "
+                    "policy normalises; allowed without them is warm_start.dataset.statistics=demonstrations"
+                )
+            low.append(part.q01)
+            high.append(part.q99)
+        return np.concatenate(low), np.concatenate(high)
 
     @property
     def _features(self) -> list[str]:

@@ -34,6 +34,8 @@ class NormalizationStatistics:
         count: Number of steps.
         state_mean, state_std: Mean and standard deviation of the states, float64 ``[S]``.
         action_mean, action_std: Mean and standard deviation of the actions, float64 ``[A]``.
+        state_q01, state_q99: 1% and 99% quantiles of the states, float64 ``[S]``; ``None`` if the policy needs none.
+        action_q01, action_q99: Those of the actions, float64 ``[A]``.
     """
 
     count: int
@@ -41,6 +43,10 @@ class NormalizationStatistics:
     state_std: torch.Tensor
     action_mean: torch.Tensor
     action_std: torch.Tensor
+    state_q01: torch.Tensor | None = None
+    state_q99: torch.Tensor | None = None
+    action_q01: torch.Tensor | None = None
+    action_q99: torch.Tensor | None = None
 
 
 class Policy(Protocol):

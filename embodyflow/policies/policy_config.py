@@ -72,10 +72,12 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
 
     Attributes:
         reads_instruction: Whether the policy can tell tasks apart by their instructions.
+        needs_quantiles: Whether states and actions are normalised by the 1% and 99% quantiles.
     """
 
     job: ClassVar[str] = "embodied"
     reads_instruction: ClassVar[bool] = True
+    needs_quantiles: ClassVar[bool] = False
 
     chunk_size: int = Field(ge=1, description="C, actions of one decision.")
 

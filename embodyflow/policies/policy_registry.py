@@ -63,6 +63,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "openvla": _shipped("embodied.openvla", "OpenVLA"),
         "smolvla": _shipped("embodied.smolvla", "SmolVLA"),
         "pi0": _shipped("embodied.pi0", "PI0"),
+        "pi05": _shipped("embodied.pi05", "PI05"),
         "mlp_gaussian": _shipped("control.mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
         "mlp_categorical": _shipped("control.mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
         "mlp_squashed": _shipped("control.mlp_squashed", "MLPSquashed", has_check=False, imitates=False),

@@ -46,6 +46,7 @@ LOADING: Mapping[str, tuple[str, str]] = MappingProxyType(
         "diffusion": ("embodyflow", _GENERIC),
         "smolvla": ("lerobot", _FLOW_VLA.format(name="smolvla", title="SmolVLA")),
         "pi0": ("lerobot", _FLOW_VLA.format(name="pi0", title="PI0")),
+        "pi05": ("lerobot", _FLOW_VLA.format(name="pi05", title="PI05")),
         "steered_smolvla": ("embodyflow", _GENERIC),
         "steered_pi0": ("embodyflow", _GENERIC),
         "causal_lm": (

@@ -105,6 +105,9 @@ def _check_statistics(config: EmbodiedConfig, demonstrations: DatasetDemonstrati
         )
     if "state" in config.policy.observation_keys:
         demonstrations.statistics("state")
+    if config.policy.needs_quantiles:
+        for name in ("state", "actions"):
+            demonstrations.quantiles(name)
     mean = demonstrations.statistics("actions").mean
     if not isinstance(space, gym.spaces.Box) or ((space.low <= mean) & (mean <= space.high)).all():
         return

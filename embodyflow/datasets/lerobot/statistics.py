@@ -16,9 +16,10 @@ Described = dict[str, NDArray[Any]]
 
 
 def of_values(values: Mapping[str, Any]) -> FeatureStatistics:
-    """Return statistics as a data set's files hold them: ``count``, ``mean``, ``std``, ``min`` and ``max``."""
+    """Return statistics as a data set's files hold them: ``count``, ``mean``, ``std``, ``min``, ``max``, quantiles."""
     mean, std, low, high = (np.atleast_1d(np.asarray(values[k], np.float64)) for k in ("mean", "std", "min", "max"))
-    return FeatureStatistics(int(np.ravel(values["count"])[0]), mean, std, low, high)
+    q01, q99 = (np.atleast_1d(np.asarray(values[k], np.float64)) if k in values else None for k in ("q01", "q99"))
+    return FeatureStatistics(int(np.ravel(values["count"])[0]), mean, std, low, high, q01, q99)
 
 
 def merged(parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
@@ -26,6 +27,7 @@ def merged(parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
 
     The variance is that of a population, from the variances within the parts and the squared distances of their means
     (Chan, Golub and LeVeque, 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances").
+    A quantile is the mean of those of the parts, weighted by their steps, as LeRobot computes it.
     """
     counts = np.array([part.count for part in parts], np.float64)
     weights = (counts / counts.sum()).reshape(-1, *[1] * parts[0].mean.ndim)
@@ -33,7 +35,14 @@ def merged(parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
     mean = (weights * means).sum(0)
     variance = (weights * (np.stack([part.std for part in parts]) ** 2 + (means - mean) ** 2)).sum(0)
     low, high = np.min([part.low for part in parts], 0), np.max([part.high for part in parts], 0)
-    return FeatureStatistics(int(counts.sum()), mean, np.sqrt(variance), low, high)
+    q01, q99 = _mean([part.q01 for part in parts], counts), _mean([part.q99 for part in parts], counts)
+    return FeatureStatistics(int(counts.sum()), mean, np.sqrt(variance), low, high, q01, q99)
+
+
+def _mean(parts: Sequence[NDArray[np.float64] | None], weights: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the weighted mean of the parts; ``None`` if one is missing."""
+    found = [part for part in parts if part is not None]
+    return np.average(found, axis=0, weights=weights) if len(found) == len(parts) else None
 
 
 def describe(values: NDArray[Any]) -> Described:

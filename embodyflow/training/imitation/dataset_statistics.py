@@ -28,5 +28,7 @@ def dataset_statistics(config: EmbodiedConfig, chosen: DatasetConfig) -> Normali
     }
     demonstrations = DatasetDemonstrations(open_dataset(chosen.path), columns)
     state, actions = demonstrations.statistics("state"), demonstrations.statistics("actions")
-    numbers = (state.mean, state.std, actions.mean, actions.std)
+    numbers = [state.mean, state.std, actions.mean, actions.std]
+    if config.policy.needs_quantiles:
+        numbers += [*demonstrations.quantiles("state"), *demonstrations.quantiles("actions")]
     return NormalizationStatistics(state.count, *map(torch.from_numpy, numbers))

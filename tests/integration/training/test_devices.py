@@ -33,6 +33,7 @@ ROBOTS = {
     "openvla, token by token": ("policy.decoding=autoregressive",),
     "smolvla": ("policy=tiny_smolvla", *FLOW),
     "pi0": ("policy=tiny_pi0", *FLOW),
+    "pi05": ("policy=tiny_pi05", *FLOW),
     "diffusion": ("policy=diffusion", "policy.chunk_size=4", "policy.hidden_size=32"),
     "smolvla, LoRA": ("policy=tiny_smolvla", *FLOW, "trainer.lora.rank=2", "trainer.activation_checkpointing=true"),
 }

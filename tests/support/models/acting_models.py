@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import openvla_models
 import pi0_models
+import pi05_models
 import smolvla_models
 import torch
 from flow_vla_models import MEANS, SIZES, TOKENIZER
@@ -104,6 +105,8 @@ MODELS = {
     "SmolVLA's expert": ActingModel(partial(smolvla_models.new_policy, **_EXPERT), _load_flow_vla),
     "π0": ActingModel(pi0_models.new_policy, _load_flow_vla),
     "π0's expert": ActingModel(partial(pi0_models.new_policy, **_EXPERT), _load_flow_vla),
+    "π0.5": ActingModel(pi05_models.new_policy, _load_flow_vla),
+    "π0.5's expert": ActingModel(partial(pi05_models.new_policy, **_EXPERT), _load_flow_vla),
     "MLPGaussian": _plain("mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPGaussian that normalises": _plain(
         "mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8, **_NORMALISED

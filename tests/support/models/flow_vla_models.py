@@ -32,7 +32,8 @@ def by_rule(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     state = {}
     for number, (name, value) in enumerate(sorted(model.state_dict().items())):
         waves = np.sin(0.7 * np.arange(value.numel()) ** 1.1 + number).reshape(value.shape)
-        one = 1.0 if ("norm" in name and name.endswith("weight")) or name.endswith("_std") else 0.0
+        is_scale = value.dim() == 1 and "norm" in name and name.endswith("weight")
+        one = 1.0 if is_scale or name.endswith(("_std", "_q99")) else -1.0 if name.endswith("_q01") else 0.0
         scale = 0.1 if value.dim() == 1 else 2.0 / np.sqrt(value[0].numel())
         state[name] = torch.from_numpy(one + scale * waves).float()
     return state

@@ -4,16 +4,21 @@ from typing import Any
 
 from flow_vla_models import MEANS, SIZES, TOKENIZER, with_weights_by_rule
 
+from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import PaliGemmaScratchConfig
 from embodyflow.policies.embodied.pi0.checkpoint_pi0 import LAYOUT as LAYOUT
-from embodyflow.policies.embodied.pi0.configuration_pi0 import PI0Config, PI0ScratchConfig
+from embodyflow.policies.embodied.pi0.configuration_pi0 import PI0Config
 from embodyflow.policies.embodied.pi0.critic_pi0 import PI0Critic
 from embodyflow.policies.embodied.pi0.policy_pi0 import PI0Policy
 
 Config, Policy = PI0Config, PI0Policy
 VLM = ".paligemma."
 """Part of the names of the vision-language model's weights."""
-SCRATCH = PI0ScratchConfig(num_attention_heads=8, num_key_value_heads=1, head_dim=8)
+SCRATCH = PaliGemmaScratchConfig(num_attention_heads=8, num_key_value_heads=1, head_dim=8)
 """Sizes with the eight heads that LeRobot's π0 assumes."""
+LENGTHS = (16, 40)
+"""Two lengths of prompts that are long enough."""
+NUM_TOKENS = 1
+"""Tokens of the longest prompt beside the instruction's, one of each character."""
 GOLDEN = [
     [
         [-3.56155324, 3.76742077, 3.03193474],

@@ -13,6 +13,10 @@ Config, Policy = SmolVLAConfig, SmolVLAPolicy
 VLM = ".vlm."
 """Part of the names of the vision-language model's weights."""
 SCRATCH = SmolVLAScratchConfig()
+LENGTHS = (16, 40)
+"""Two lengths of prompts that are long enough."""
+NUM_TOKENS = 1
+"""Tokens of the longest prompt beside the instruction's, one of each character."""
 GOLDEN = [
     [
         [-0.39483476, 0.08359122, -0.03420590],

@@ -32,7 +32,7 @@ MISTAKES = {
     ),
     "key of another kind of policy": (
         "policy.noise_level=0.1",
-        "policy.noise_level: allowed with policy.name=smolvla or policy.name=pi0",
+        "policy.noise_level: allowed with policy.name=smolvla or policy.name=pi0 or policy.name=pi05",
     ),
     "key in a section of another kind of policy": (
         "policy=tiny_openvla policy.scratch.pixel_shuffle=2",
@@ -224,12 +224,12 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must list the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0, pi05, mlp_chunks, steered_smolvla, "
         "steered_pi0, diffusion with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
-        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, mlp_chunks, steered_smolvla, "
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0, pi05, mlp_chunks, steered_smolvla, "
         "steered_pi0, diffusion with job=embodied",
     ),
     "a critic with other epochs": (
@@ -296,6 +296,15 @@ MISTAKES = {
     "π0 with an odd head size": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",
         "policy.scratch.head_dim: must be even, is 15",
+    ),
+    "π0.5 that does not exist": (
+        "policy=pi05 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
+        "+env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
+    ),
+    "π0.5 with a state that it has no room for": (
+        "policy=tiny_pi05 policy.scratch.max_state_dim=16",
+        "state_dim=30: must be at most scratch.max_state_dim=16",
     ),
     "more trained steps than steps": (
         "policy=diffusion policy.num_trained_steps=11",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lerobot_folders import edit_info, steps, write_v21, write_v30
 
-from embodyflow.datasets.lerobot.statistics import describe, merge_described
+from embodyflow.datasets.lerobot.statistics import describe, merge_described, merged, of_values
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.errors import ConfigError
 
@@ -81,6 +81,11 @@ def test_merged_statistics_by_hand() -> None:
     assert whole["mean"][0] == pytest.approx(5) and whole["count"].tolist() == [6]
     assert whole["std"][0] == pytest.approx(np.sqrt(70 / 6))  # squared distances from 5: 25, 9, 1, 1, 9, 25
     assert whole["q50"][0] == pytest.approx((2 * 1 + 4 * 7) / 6)
+    found = merged([of_values(part) for part in parts])
+    assert found.q01 is not None and found.q99 is not None
+    assert (found.q01[0], found.q99[0]) == pytest.approx((whole["q01"][0], whole["q99"][0]))
+    del parts[0]["q01"]
+    assert merged([of_values(part) for part in parts]).q01 is None
 
 
 def test_pictures_are_read_bit_identical(tmp_path: Path) -> None:

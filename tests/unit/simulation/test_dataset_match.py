@@ -11,10 +11,14 @@ from lerobot_folders import REACH, edit_info, steps, write_v21, write_v30
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
+from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.warm_start import warm_start_key
 from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
+from embodyflow.policies.policy_registry import build_policy
+from embodyflow.simulation.dataset_match import dataset_of
 from embodyflow.simulation.make_env import check_embodied
+from embodyflow.training.dataset_statistics import dataset_statistics
 
 pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not installed")
 
@@ -146,6 +150,24 @@ def test_a_mistake_is_one_line(name: str, tiny_config: Compose, folder: Path, in
         tiny_config(f"warm_start.dataset.path={folder}", *filter(None, [words]))
     assert str(caught.value).startswith(message.format(folder=folder, instruction=instruction)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_policy_that_normalises_by_quantiles_needs_those_of_the_data_set(tmp_path: Path, instruction: str) -> None:
+    folder = write_v30(tmp_path / "set", [(instruction, steps(7, 1, image=32)), (instruction, steps(9, 2, image=32))])
+    words = ("experiment=embodied", "policy=tiny_pi05", "+env.kwargs.image_size=32", "warm_start.num_demos=2")
+    config = compose_config([*words, f"warm_start.dataset.path={folder}"])
+    check_embodied(config)
+    assert isinstance(config, EmbodiedConfig)
+    policy = build_policy(config.policy, "cpu")
+    policy.load_normalization(dataset_statistics(config, dataset_of(config)))
+    described = json.loads((folder / "meta/stats.json").read_text())
+    np.testing.assert_allclose(policy.model.statistics.action_q99, described["action"]["q99"], rtol=1e-6)
+    del described["observation.state"]["q99"]
+    (folder / "meta/stats.json").write_text(json.dumps(described))
+    with pytest.raises(ConfigError, match=r"has no quantiles q01 and q99 of observation\.state, by which") as caught:
+        compose_config([*words, f"warm_start.dataset.path={folder}"])
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("allowed without them is warm_start.dataset.statistics=demonstrations")
 
 
 def test_statistics_of_the_chosen_demonstrations_need_none_of_the_data_set(tiny_config: Compose, folder: Path) -> None:

@@ -473,7 +473,7 @@ class Seen(Line):
         return {**super().observe(), "image": np.full((8, 8, 3), 5 * self.steps, np.uint8)}
 
 
-@pytest.mark.parametrize("policy", ["tiny_smolvla", "tiny_pi0", "diffusion"])
+@pytest.mark.parametrize("policy", ["tiny_smolvla", "tiny_pi0", "tiny_pi05", "diffusion"])
 def test_rollout_and_trainer_agree_on_a_chunk_that_is_cut_while_denoised(
     config_of: Callable[..., RunConfig], policy: str
 ) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig, FlowVLAScratchConfig
+from embodyflow.policies.embodied.flow_vla.statistics_flow_vla import Moments, Statistics
 from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, is_outline, read_json
 from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 
@@ -26,11 +27,11 @@ VLM = "vlm"
 BESIDE_WEIGHTS = ("*.json", "policy_*.safetensors")
 VLM_FILES = ("config.json", "tokenizer*.json", "special_tokens_map.json")
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
-STANDARDISED: Mapping[str, str] = MappingProxyType({"STATE": "MEAN_STD", "ACTION": "MEAN_STD", "VISUAL": "IDENTITY"})
+OWN_NAMES: Mapping[str, str] = MappingProxyType({STATE: "state", ACTION: "action"})
+"""Beginnings of the names of our statistics, by LeRobot's features."""
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "type": None,
-        "normalization_mapping": dict(STANDARDISED),
         "chunk_size": 50,
         "max_state_dim": 32,
         "max_action_dim": 32,
@@ -40,6 +41,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 """Defaults of the keys in a ``config.json`` of any of these policies."""
 
+Step = dict[str, Any]
+"""A step of LeRobot's processing before or after a model."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -48,9 +52,10 @@ class Description:
     Attributes:
         config: Content of its ``config.json``, with defaults.
         vlm: Sizes of its vision-language model, in the form of that model's ``config.json``.
-        statistics: ``state_mean``, ``state_std``, ``action_mean`` and ``action_std``, float32; may be empty.
+        statistics: Values of the statistics' buffers, float32; may be empty.
         folder: Folder of the checkpoint; ``None`` for random weights.
         vlm_folder: Folder of the vision-language model's tokenizer; ``None`` for random weights, or if not needed.
+        normalization: Kind of the statistics.
     """
 
     config: Mapping[str, Any]
@@ -58,6 +63,11 @@ class Description:
     statistics: Mapping[str, Tensor]
     folder: Path | None
     vlm_folder: Path | None
+    normalization: type[Statistics] = Moments
+
+    def new_statistics(self) -> Statistics:
+        """Return statistics that change nothing, of the policy's sizes."""
+        return self.normalization(self.state_dim, self.action_dim)
 
     @property
     def state_dim(self) -> int:
@@ -78,6 +88,7 @@ class Layout(ABC):
         title: Name of the kind in errors.
         defaults: Defaults of the keys in ``config.json``.
         as_published: Keys that must equal ``defaults``, as in the published models.
+        statistics: Statistics that normalise states and actions.
         num_steps: Key of K, the denoising steps.
         padding: Padding of prompts, in the words of LeRobot's tokenizer step.
         centred: Whether padding surrounds an image, rather than standing above and left of it.
@@ -87,6 +98,7 @@ class Layout(ABC):
     title: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]]
     as_published: ClassVar[tuple[str, ...]]
+    statistics: ClassVar[type[Statistics]] = Moments
     num_steps: ClassVar[str]
     padding: ClassVar[str]
     centred: ClassVar[bool]
@@ -126,6 +138,19 @@ class Layout(ABC):
             num_words: Words of the tokenizer.
         """
 
+    def preprocessing(
+        self, described: Mapping[str, Any], tokenizer: Step, normalizer: Step, device: Step
+    ) -> list[Step]:
+        """Return LeRobot's steps between the batch and the model, in their order.
+
+        Args:
+            described: Content of ``config.json``.
+            tokenizer: Step that makes tokens of the instruction.
+            normalizer: Step that normalises states and actions.
+            device: Step that moves everything to a device.
+        """
+        return [step(f"{self.kind}_new_line_processor"), tokenizer, device, normalizer]
+
     def export_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Return the weights under the names that LeRobot expects."""
         return dict(weights)
@@ -149,18 +174,18 @@ def read_checkpoint(layout: Layout, config: FlowVLAConfig, *, weights: bool) -> 
     if found.get("type") != layout.kind:
         problem = f"its type is {found.get('type')!r}" if found else f"it has no {CONFIG}"
         raise ConfigError(f"{key}: must hold LeRobot's {layout.title} (type {layout.kind!r}); {problem}")
-    described = {**layout.defaults, **found}
+    described = {**layout.defaults, "normalization_mapping": layout.statistics.mapping(), **found}
     _check_kind(layout, key, described)
     statistics = {}
     if config.normalization == "checkpoint":
-        statistics = _statistics(key, folder)
+        statistics = _statistics(layout, key, folder)
         _check_sizes(config, described)
     else:
         described |= _features(layout, config, described)
     if config.chunk_size > described["chunk_size"]:
         raise ConfigError(f"policy.chunk_size={config.chunk_size}: the checkpoint's is {described['chunk_size']}")
     vlm, tokenizer_folder = layout.find_vlm(key, config, folder, described)
-    return Description(described, vlm, statistics, folder, tokenizer_folder)
+    return Description(described, vlm, statistics, folder, tokenizer_folder, layout.statistics)
 
 
 def describe(layout: Layout, config: FlowVLAConfig) -> tuple[Description, Any]:
@@ -178,7 +203,8 @@ def describe(layout: Layout, config: FlowVLAConfig) -> tuple[Description, Any]:
     own, vlm = layout.scratch(config.scratch, len(tokenizer))
     described = {**layout.defaults, "type": layout.kind, "chunk_size": config.chunk_size, **own}
     described |= {key: getattr(config.scratch, key) for key in ("max_state_dim", "max_action_dim")}
-    return Description(described | _features(layout, config, described), vlm, {}, None, None), tokenizer
+    described |= _features(layout, config, described)
+    return Description(described, vlm, {}, None, None, layout.statistics), tokenizer
 
 
 def check_checkpoint(layout: Layout, config: FlowVLAConfig) -> None:
@@ -218,6 +244,11 @@ def text_sizes(scratch: FlowVLAScratchConfig, num_words: int) -> dict[str, int]:
     }
 
 
+def step(name: str, **config: Any) -> Step:
+    """Return a step of LeRobot's processing, by its name in LeRobot's registry."""
+    return {"registry_name": name, "config": config}
+
+
 def vlm_folder(key: str, folder: Path, name: str) -> Path:
     """Return the folder that describes a checkpoint's vision-language model.
 
@@ -242,7 +273,7 @@ def _features(layout: Layout, config: FlowVLAConfig, described: Mapping[str, Any
     return {
         "input_features": {STATE: {"type": "STATE", "shape": [config.state_dim]}, **images},
         "output_features": {ACTION: {"type": "ACTION", "shape": [config.action_dim]}},
-        "normalization_mapping": dict(STANDARDISED),
+        "normalization_mapping": layout.statistics.mapping(),
     }
 
 
@@ -251,7 +282,7 @@ def _check_kind(layout: Layout, key: str, described: Mapping[str, Any]) -> None:
         if described[name] != layout.defaults[name]:
             raise ConfigError(f"{key}: its {name} is {described[name]!r}; allowed is {layout.defaults[name]!r}")
     layout.check(key, described)
-    for name, mode in STANDARDISED.items():
+    for name, mode in layout.statistics.mapping().items():
         if described["normalization_mapping"].get(name, mode) != mode:
             raise ConfigError(f"{key}: its normalization_mapping must have {name}: {mode}")
 
@@ -272,17 +303,17 @@ def _check_sizes(config: FlowVLAConfig, described: Mapping[str, Any]) -> None:
         raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint has only {', '.join(images)}")
 
 
-def _statistics(key: str, folder: Path) -> dict[str, Tensor]:
+def _statistics(layout: Layout, key: str, folder: Path) -> dict[str, Tensor]:
     """Return the statistics, float32, by the names of :class:`Description`.
 
     Raises:
         ConfigError: The checkpoint has none.
     """
     steps = read_json(folder / PREPROCESSING).get("steps", [])
-    files = [step.get("state_file") for step in steps if step.get("registry_name") == "normalizer_processor"]
+    files = [each.get("state_file") for each in steps if each.get("registry_name") == "normalizer_processor"]
     state = load_file(folder / files[0]) if files and files[0] else {}
-    names = {f"{STATE}.{kind}": f"state_{kind}" for kind in ("mean", "std")}
-    names |= {f"{ACTION}.{kind}": f"action_{kind}" for kind in ("mean", "std")}
+    kinds = layout.statistics.kinds
+    names = {f"{feature}.{kind}": f"{own}_{kind}" for feature, own in OWN_NAMES.items() for kind in kinds}
     missing = [name for name in names if name not in state]
     if missing:
         raise ConfigError(

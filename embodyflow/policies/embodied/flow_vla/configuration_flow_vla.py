@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
 from embodyflow.policies.pretrained.configuration import PretrainedConfig
@@ -35,6 +35,24 @@ class FlowVLAScratchConfig(BaseModel):
             if getattr(self, whole) % getattr(self, part):
                 raise ValueError(f"{whole}={getattr(self, whole)} must be a multiple of {part}={getattr(self, part)}")
         return self
+
+
+class PaliGemmaScratchConfig(FlowVLAScratchConfig):
+    """Sizes of a small model with a PaliGemma of random weights.
+
+    Heads of language model and expert have one size, whatever the widths.
+    """
+
+    head_dim: int = Field(16, ge=2, le=1024, description="Features of a head.")
+    expert_hidden_size: int = Field(32, ge=2, le=65536, description="Features of the expert.")
+    expert_intermediate_size: int = Field(64, ge=2, le=262144, description="Features inside an MLP of the expert.")
+
+    @field_validator("head_dim", "expert_hidden_size")
+    @classmethod
+    def _even(cls, size: int) -> int:
+        if size % 2:  # rotary embeddings turn features in pairs, and times become sines and cosines
+            raise ValueError(f"must be even, is {size}")
+        return size
 
 
 class FlowVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):

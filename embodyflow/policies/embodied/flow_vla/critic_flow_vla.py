@@ -23,16 +23,17 @@ class FlowVLACritic(ABC):
 
     Attributes:
         layout: Layout of the policy's checkpoints.
+        tokenizer: Tokenizer of ``transformers``.
     """
 
     layout: ClassVar[Layout]
 
     def __init__(self, config: FlowVLAConfig, device: str) -> None:
-        self._description, _ = describe(self.layout, config)
+        self._description, self.tokenizer = describe(self.layout, config)
         # Weights are random even with a checkpoint: `start_from` brings the policy's.
+        self._config, self._device = config, device
         reader = self.build_reader(self._description)
         self.model: torch.nn.Module = FlowVLAValue(reader, self._description, config.train_expert_only).to(device)
-        self._config, self._device = config, device
 
     @abstractmethod
     def build_reader(self, description: Description) -> ContextModel:

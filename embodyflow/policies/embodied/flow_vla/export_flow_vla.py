@@ -12,12 +12,14 @@ from safetensors.numpy import save_file
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
     ACTION,
     CONFIG,
+    OWN_NAMES,
     PREPROCESSING,
     STATE,
     VLM,
     WEIGHTS,
     Description,
     Layout,
+    step,
 )
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
 
@@ -64,24 +66,23 @@ def _write_processors(
     everything = {**described["input_features"], **actions}
     words = {"max_length": described["tokenizer_max_length"], "task_key": "task", "padding_side": "right"}
     words |= {"padding": layout.padding, "truncation": True, "tokenizer_name": layout.vlm_name(described)}
+    normalising = {"eps": 1e-8, "features": everything, "norm_map": mapping}
+    device = step("device_processor", device="cpu", float_dtype=None)
     before = [
-        _step("rename_observations_processor", rename_map={}),
-        _step("to_batch_processor"),
-        _step(f"{layout.kind}_new_line_processor"),
-        _step("tokenizer_processor", **words),
-        _step("device_processor", device="cpu", float_dtype=None),
-        _step("normalizer_processor", eps=1e-8, features=everything, norm_map=mapping),
+        step("rename_observations_processor", rename_map={}),
+        step("to_batch_processor"),
+        *layout.preprocessing(
+            described, step("tokenizer_processor", **words), step("normalizer_processor", **normalising), device
+        ),
     ]
-    after = [
-        _step("unnormalizer_processor", eps=1e-8, features=actions, norm_map=mapping),
-        _step("device_processor", device="cpu", float_dtype=None),
-    ]
-    both = ((PREPROCESSING, before, 5, (STATE, ACTION)), (POSTPROCESSING, after, 0, (ACTION,)))
-    for file, steps, place, names in both:
+    after = [step("unnormalizer_processor", **{**normalising, "features": actions}), device]
+    for file, steps, names in ((PREPROCESSING, before, (STATE, ACTION)), (POSTPROCESSING, after, (ACTION,))):
         pipeline = Path(file).stem
+        [place] = [place for place, each in enumerate(steps) if "norm_map" in each["config"]]
         state_file = f"{pipeline}_step_{place}_{steps[place]['registry_name']}.safetensors"
         steps[place]["state_file"] = state_file
-        state = {f"{n}.{kind}": statistics[f"{n.split('.')[-1]}_{kind}"] for n in names for kind in ("mean", "std")}
+        kinds = layout.statistics.kinds
+        state = {f"{name}.{kind}": statistics[f"{OWN_NAMES[name]}_{kind}"] for name in names for kind in kinds}
         save_file(state, folder / state_file)
         _write(folder / file, {"name": pipeline, "steps": steps})
 
@@ -94,10 +95,6 @@ def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     _write(folder / CONFIG, description.vlm)
     tokenizer.save_pretrained(folder)
-
-
-def _step(name: str, **config: Any) -> dict[str, Any]:
-    return {"registry_name": name, "config": config}
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ class Context:
     """Result of reading an observation: P embeddings that actions attend to.
 
     Attributes:
-        hidden: Outputs of the last layer, float [N, p, D]; the last one is the state's.
+        hidden: Outputs of the last layer, float [N, p, D]; the last one has seen the state.
         present: Mask without padding, bool [N, P].
         layers: Keys and values of each layer.
     """
@@ -40,38 +40,16 @@ class Context:
         return Context(hidden, present, layers)
 
 
-class Statistics(nn.Module):
-    """Statistics that standardise states and actions, kept as buffers so that they travel with the weights."""
-
-    EPSILON = 1e-8
-
-    def __init__(self, state_dim: int, action_dim: int) -> None:
-        super().__init__()
-        for name, size in (("state", state_dim), ("action", action_dim)):
-            self.register_buffer(f"{name}_mean", torch.zeros(size))
-            self.register_buffer(f"{name}_std", torch.ones(size))
-
-    def standardise(self, name: str, values: Tensor, size: int) -> Tensor:
-        """Return states or actions, float32 [..., S], standardised and padded by 0 to ``size``."""
-        mean, std = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_std")
-        return F.pad((values - mean) / (std + self.EPSILON), (0, size - values.shape[-1]))
-
-    def actions(self, standard: Tensor) -> Tensor:
-        """Return the actions, float32 [..., A], of standardised and padded ones [..., Amax]."""
-        mean, std = self.get_buffer("action_mean"), self.get_buffer("action_std")
-        return standard[..., : len(mean)] * std + mean
-
-
 class ContextModel(nn.Module, ABC):
     """Base of policy and critic: the model that reads images, instruction and state.
 
     Attributes:
         size: D, features of :attr:`Context.hidden`.
-        state_proj: Map from a padded state to an embedding.
+        state_size: Smax, features that states are padded to.
     """
 
     size: int
-    state_proj: nn.Linear
+    state_size: int
 
     @property
     @abstractmethod
@@ -94,6 +72,11 @@ class ContextModel(nn.Module, ABC):
         return 1
 
     @property
+    def state_embeddings(self) -> int:
+        """Embeddings of the state, beside those of images and prompt."""
+        return 1
+
+    @property
     @abstractmethod
     def unused(self) -> list[nn.Module]:
         """Parts of the checkpoint that nothing depends on."""
@@ -105,7 +88,7 @@ class ContextModel(nn.Module, ABC):
         Args:
             pixels: Pixels of K images, float32 [N, K, 3, H, W].
             prompt_ids: Prompt, int64 [N, I]; 0 is padding.
-            state: Standardised and padded state, float32 [N, Smax].
+            state: Normalised and padded state, float32 [N, Smax].
         """
 
 
@@ -121,18 +104,22 @@ class FlowModel(ContextModel):
             times: Times from 1, noise, to 0, actions, float32 [N].
         """
         actions = apply_linear(self.action_in_proj, points)
-        moment = time_embedding(times, actions.shape[-1], self._periods).to(actions.dtype)
-        both = torch.cat([actions, moment[:, None].expand_as(actions)], dim=2)
-        embedded = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
-        velocities: Tensor = self.action_out_proj(self.refine(context, embedded)).float()
+        moments = time_embedding(times, actions.shape[-1], self._periods).to(actions.dtype)
+        velocities: Tensor = self.action_out_proj(self.refine(context, actions, moments)).float()
         return velocities
 
     @abstractmethod
-    def refine(self, context: Context, actions: Tensor) -> Tensor:
-        """Return the expert's normalised outputs for embeddings of noisy actions, float [N, H, D]."""
+    def refine(self, context: Context, actions: Tensor, moments: Tensor) -> Tensor:
+        """Return the expert's normalised outputs, float [N, H, D].
+
+        Args:
+            context: Context of N rows.
+            actions: Embeddings of noisy actions, float [N, H, D].
+            moments: Sines and cosines of their times, float [N, D].
+        """
 
     def _add_projections(self, config: Mapping[str, Any], size: int) -> None:
-        """Add the projections of noisy actions, of their times and of velocities.
+        """Add the projections of noisy actions and of velocities.
 
         Args:
             config: Content of ``config.json``.
@@ -140,9 +127,22 @@ class FlowModel(ContextModel):
         """
         self.action_in_proj = nn.Linear(config["max_action_dim"], size)
         self.action_out_proj = nn.Linear(size, config["max_action_dim"])
+        self._periods = (config["min_period"], config["max_period"])
+
+
+class TimedActionsModel(FlowModel):
+    """Base of models in which an MLP joins each noisy action with its time, before the expert."""
+
+    def join(self, actions: Tensor, moments: Tensor) -> Tensor:
+        """Return embeddings of actions and their time, float [N, H, D]; see :meth:`FlowModel.refine`."""
+        both = torch.cat([actions, moments[:, None].expand_as(actions)], dim=2)
+        joined: Tensor = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
+        return joined
+
+    def _add_projections(self, config: Mapping[str, Any], size: int) -> None:
+        super()._add_projections(config, size)
         self.action_time_mlp_in = nn.Linear(2 * size, size)
         self.action_time_mlp_out = nn.Linear(size, size)
-        self._periods = (config["min_period"], config["max_period"])
 
 
 class FlowVLA(nn.Module):
@@ -157,7 +157,7 @@ class FlowVLA(nn.Module):
     def __init__(self, model: FlowModel, description: Description, train_expert_only: bool) -> None:
         super().__init__()
         self.model = model
-        self.statistics = Statistics(description.state_dim, description.action_dim)
+        self.statistics = description.new_statistics()
         _freeze(self.model, train_expert_only)
 
     @property
@@ -166,7 +166,7 @@ class FlowVLA(nn.Module):
         return self.model.blocks
 
     def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read an observation; see :meth:`ContextModel.read`, but with states ``[N, S]`` not standardised."""
+        """Read an observation; see :meth:`ContextModel.read`, but with the environment's states ``[N, S]``."""
         return self.model.read(pixels, prompt_ids, _standardise_state(self, state))
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class FlowVLA(nn.Module):
 
 
 class FlowVLAValue(nn.Module):
-    """Model of the critic: an MLP values the context model's output for the state; values start at 0.
+    """Model of the critic: an MLP values the context model's last output; values start at 0.
 
     Args:
         model: Context model of random weights.
@@ -195,7 +195,7 @@ class FlowVLAValue(nn.Module):
     def __init__(self, model: ContextModel, description: Description, train_head_only: bool) -> None:
         super().__init__()
         self.model = model
-        self.statistics = Statistics(description.state_dim, description.action_dim)
+        self.statistics = description.new_statistics()
         _freeze(self.model, train_head_only)
         last = nn.Linear(model.size, 1)
         nn.init.zeros_(last.weight)
@@ -236,7 +236,7 @@ def load_checkpoint(
         model = make()
     if is_outline():
         return model
-    statistics = Statistics(description.state_dim, description.action_dim)
+    statistics = description.new_statistics()
     statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
     model.statistics = statistics
     model.load_state_dict(dict(optional), strict=False, assign=True)
@@ -270,7 +270,7 @@ def positions(present: Tensor) -> Tensor:
 
 
 def _standardise_state(model: "FlowVLA | FlowVLAValue", state: Tensor) -> Tensor:
-    return model.statistics.standardise("state", state, model.model.state_proj.in_features)
+    return model.statistics.standardise("state", state, model.model.state_size)
 
 
 def _freeze(model: ContextModel, whole: bool) -> None:

@@ -87,7 +87,7 @@ class FlowVLAPolicy(ABC):
         """
         model = self._flow_vla.model
         patches = len(self.config.cameras) * model.tower.embeddings.num_patches
-        context = patches // model.patches_per_embedding + self.config.max_prompt_tokens + 1
+        context = patches // model.patches_per_embedding + self.config.max_prompt_tokens + model.state_embeddings
         depth = len(model.tower.encoder.layers)
         rest = (len(self.blocks) - depth) // 2
         return (*[patches] * depth, *[context] * rest, *[self.horizon * self.config.num_steps] * rest)
@@ -146,23 +146,17 @@ class FlowVLAPolicy(ABC):
         write_checkpoint(self.layout, self.config, self.description, self.tokenizer, weights, folder)
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
-        """Standardise by the statistics of demonstrations; do nothing if the checkpoint's statistics are used."""
+        """Normalise by the statistics of demonstrations; do nothing if the checkpoint's statistics are used."""
         if self.config.normalization == "checkpoint":
             return
-        for name, values in (("state", states), ("action", actions)):
-            deviation = values.std(0, correction=min(len(values) - 1, 1))  # a single sample has no deviation
-            self._standardise_by(name, values.mean(0), deviation)
+        self._flow_vla.statistics.fit("state", states)
+        self._flow_vla.statistics.fit("action", actions)
 
     def load_normalization(self, statistics: NormalizationStatistics) -> None:
-        """Standardise by the statistics of a data set; do nothing if the checkpoint's statistics are used."""
+        """Normalise by the statistics of a data set; do nothing if the checkpoint's statistics are used."""
         if self.config.normalization == "checkpoint":
             return
-        self._standardise_by("state", statistics.state_mean, statistics.state_std)
-        self._standardise_by("action", statistics.action_mean, statistics.action_std)
-
-    def _standardise_by(self, name: str, mean: torch.Tensor, deviation: torch.Tensor) -> None:
-        self._flow_vla.statistics.get_buffer(f"{name}_mean").copy_(mean)
-        self._flow_vla.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
+        self._flow_vla.statistics.load(statistics)
 
     def imitation_loss(
         self,

@@ -19,10 +19,14 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int, first: int | None 
     Raises:
         ConfigError: The prompt is longer.
     """
-    ids: list[int] = tokenizer(instruction.removesuffix("\n") + "\n")["input_ids"]
-    if first is not None and ids[:1] != [first]:
-        ids = [first, *ids]
+    ids = begun(tokenizer, instruction.removesuffix("\n") + "\n", first)
     return np.array(ids + padding_of(ids, length, instruction), np.int64)
+
+
+def begun(tokenizer: Any, text: str, first: int | None) -> list[int]:
+    """Return the tokens of a text, with ``first`` in front, even if the tokenizer's files do not add it."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    return ids if first is None or ids[:1] == [first] else [first, *ids]
 
 
 def build_tokenizer() -> Any:

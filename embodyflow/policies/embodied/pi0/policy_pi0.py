@@ -3,13 +3,13 @@
 import numpy as np
 
 from embodyflow.policies.embodied.flow_vla.modeling_flow_vla import FlowVLA
-from embodyflow.policies.embodied.flow_vla.policy_flow_vla import FlowVLAPolicy
 from embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla import prompt_ids
+from embodyflow.policies.embodied.flow_vla.whole_chunk_flow_vla import WholeChunkPolicy
 from embodyflow.policies.embodied.pi0.checkpoint_pi0 import LAYOUT
 from embodyflow.policies.embodied.pi0.modeling_pi0 import build_model
 
 
-class PI0Policy(FlowVLAPolicy):
+class PI0Policy(WholeChunkPolicy):
     """Denoises as many actions as π0 was trained with, since each attends to all others; executes the first C."""
 
     layout = LAYOUT
@@ -17,16 +17,6 @@ class PI0Policy(FlowVLAPolicy):
     def build_model(self) -> FlowVLA:
         """Return the model; see :func:`~embodyflow.policies.embodied.pi0.modeling_pi0.build_model`."""
         return build_model(self.description, self.config.train_expert_only)
-
-    @property
-    def horizon(self) -> int:
-        """H, the checkpoint's ``chunk_size``."""
-        return int(self.description.config["chunk_size"])
-
-    @property
-    def num_imitated_dims(self) -> int:
-        """A: LeRobot does not train the padding of π0."""
-        return self.config.action_dim
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the prompt as int64 ``[I]``, with PaliGemma's first token in front; 0 is padding."""

@@ -19,6 +19,7 @@ from embodyflow.policies.embodied.flow_vla.layers_flow_vla import rotary_embeddi
 from embodyflow.policies.embodied.flow_vla.modeling_flow_vla import (
     Context,
     FlowVLA,
+    TimedActionsModel,
     apply_linear,
     apply_tower,
     load_checkpoint,
@@ -93,8 +94,8 @@ class ContextModel(modeling_flow_vla.ContextModel):
         config = vlm_config(description)
         self.text: LlamaConfig = config.text_config
         self.vlm_with_expert = nn.ModuleDict({"vlm": VisionLanguageModel(config)})
-        self.size = self.text.hidden_size
-        self.state_proj = nn.Linear(description.config["max_state_dim"], self.size)
+        self.size, self.state_size = self.text.hidden_size, description.config["max_state_dim"]
+        self.state_proj = nn.Linear(self.state_size, self.size)
 
     @property
     def vlm(self) -> Any:
@@ -143,7 +144,7 @@ class ContextModel(modeling_flow_vla.ContextModel):
         return torch.cat([images, words, apply_linear(self.state_proj, state)[:, None]], dim=1), present
 
 
-class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
+class FlowModel(ContextModel, TimedActionsModel):
     """Model of SmolVLA in LeRobot's form.
 
     Args:
@@ -167,8 +168,9 @@ class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
         """Also the parts of the language model after its last keys and values."""
         return [*super().unused, *self.vlm.model["text_model"].layers[-1].after_keys_and_values]
 
-    def refine(self, context: Context, actions: Tensor) -> Tensor:
-        """Return the expert's normalised outputs for embeddings of noisy actions, float [N, C, D]."""
+    def refine(self, context: Context, actions: Tensor, moments: Tensor) -> Tensor:
+        """Return the expert's outputs; see :meth:`.modeling_flow_vla.FlowModel.refine`."""
+        actions = self.join(actions, moments)
         present, size = context.present, actions.shape[1]
         order = torch.arange(size, device=actions.device)
         seen = present[:, None, None].expand(-1, -1, size, -1)

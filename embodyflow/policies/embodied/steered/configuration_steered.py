@@ -4,8 +4,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
-from embodyflow.policies.embodied.pi0.configuration_pi0 import PI0ScratchConfig
+from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig, PaliGemmaScratchConfig
 from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAScratchConfig
 
 
@@ -75,4 +74,4 @@ class SteeredPI0Config(SteeredConfig):
     steers: ClassVar[str] = "pi0"
 
     name: Literal["steered_pi0"] = "steered_pi0"
-    scratch: PI0ScratchConfig | None = Field(None, description="Sizes of the frozen model of random weights.")
+    scratch: PaliGemmaScratchConfig | None = Field(None, description="Sizes of the frozen model of random weights.")

@@ -12,6 +12,7 @@ from policy_rows import as_batch, uniforms_for
 
 from embodyflow.policies.base import NormalizationStatistics
 
+STATED = (("state", 5), ("action", 3))
 KINDS = [{}, {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=["all trained", "the expert trained"])
 
@@ -64,7 +65,7 @@ def test_a_log_prob_belongs_to_one_step_of_one_action_without_padding(models: Mo
 
 
 def test_padding_of_the_prompt_makes_no_difference(models: ModuleType) -> None:
-    short, long = (models.new_policy(max_prompt_tokens=length) for length in (16, 40))
+    short, long = (models.new_policy(max_prompt_tokens=length) for length in models.LENGTHS)
     left, right = (policy.act(observe(policy, 3), None, 1.0) for policy in (short, long))
     np.testing.assert_allclose(left.actions, right.actions, atol=1e-5)
 
@@ -101,27 +102,32 @@ def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleTyp
     rng = torch.Generator().manual_seed(0)
     states, actions = (3 + 2 * torch.randn(500, size, generator=rng) for size in (5, 3))
     policy.set_normalization(states, actions)
-    standard = policy.model.statistics.standardise("state", states, 8)
+    found = policy.model.statistics
+    standard = found.standardise("state", states, 8)
     assert standard.shape == (500, 8) and not standard[:, 5:].any()
-    torch.testing.assert_close(standard[:, :5].mean(0), torch.zeros(5), atol=1e-4, rtol=0)
-    torch.testing.assert_close(standard[:, :5].std(0), torch.ones(5), atol=1e-4, rtol=0)
-    padded = policy.model.statistics.standardise("action", actions, 8)
-    torch.testing.assert_close(policy.model.statistics.actions(padded), actions)
+    first, second = models.LAYOUT.statistics.of_samples(standard[:, :5])
+    torch.testing.assert_close(first, torch.full((5,), found.neutral[0]).to(first), atol=1e-4, rtol=0)
+    torch.testing.assert_close(second, torch.ones(5).to(second), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.actions(found.standardise("action", actions, 8)), actions)
     policy.set_normalization(states[:1], actions[:1])  # one demonstration of one step
-    torch.testing.assert_close(policy.model.statistics.state_std, torch.full((5,), 0.01))
-    torch.testing.assert_close(policy.model.statistics.action_std, torch.full((3,), 0.01))
+    torch.testing.assert_close(found.standardise("state", states[:1], 5), torch.zeros(1, 5), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.standardise("state", states[:1] + 0.01, 5), torch.ones(1, 5), atol=1e-3, rtol=0)
 
 
 def test_the_statistics_of_a_data_set_take_the_place_of_those_of_demonstrations(models: ModuleType) -> None:
     policy = models.random_policy()
-    numbers = [
-        torch.arange(1, size + 1, dtype=torch.float64) * scale for size, scale in ((5, 1), (5, 2), (3, 3), (3, 0))
-    ]
-    policy.load_normalization(NormalizationStatistics(10, *numbers))
+    numbers = [torch.arange(1, size + 1, dtype=torch.float64) * scale for size, scale in ((5, 1), (5, 2), (3, 3))]
+    first, second = models.LAYOUT.statistics.kinds
+    loaded = dict(zip((f"state_{first}", f"state_{second}", f"action_{first}"), numbers, strict=True))
+    moments = {f"{name}_{kind}": torch.zeros(size) for name, size in STATED for kind in ("mean", "std")}
+    constant = {f"action_{second}": {"std": torch.zeros(3), "q99": numbers[2]}[second]}
+    policy.load_normalization(NormalizationStatistics(10, **(moments | loaded | constant)))
     found = policy.model.statistics
-    assert found.state_mean.tolist() == [1, 2, 3, 4, 5] and found.state_std.tolist() == [2, 4, 6, 8, 10]
-    assert found.action_mean.tolist() == [3, 6, 9]
-    torch.testing.assert_close(found.action_std, torch.full((3,), 0.01))  # a feature that never varies
+    assert found.get_buffer(f"state_{first}").tolist() == [1, 2, 3, 4, 5]
+    assert found.get_buffer(f"state_{second}").tolist() == [2, 4, 6, 8, 10]
+    # The dimensions of the action never vary.
+    torch.testing.assert_close(found.actions(torch.zeros(8)), numbers[2].float())
+    torch.testing.assert_close(found.actions(torch.ones(8)), numbers[2].float() + 0.01)
 
 
 def test_the_imitation_loss_falls_in_training(models: ModuleType) -> None:

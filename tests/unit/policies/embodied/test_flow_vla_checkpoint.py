@@ -29,9 +29,10 @@ def test_a_lerobot_folder_brings_weights_and_statistics(models: ModuleType, tmp_
     assert np.array_equal(observation["instruction_ids"], observe(source, 3)["instruction_ids"])
     left, right = (policy.act(observation, uniforms_for(policy, 3), 1.0) for policy in (loaded, source))
     assert np.array_equal(left.tokens, right.tokens) and np.array_equal(left.actions, right.actions)
-    before = loaded.model.statistics.state_mean.clone()
+    own = loaded.model.statistics.get_buffer(f"state_{models.LAYOUT.statistics.kinds[0]}")
+    before = own.clone()
     loaded.set_normalization(torch.ones(9, 5), torch.ones(9, 3))
-    assert torch.equal(loaded.model.statistics.state_mean, before), "the checkpoint's own"
+    assert torch.equal(own, before), "the checkpoint's own"
 
 
 def test_an_exported_policy_loads_unchanged(models: ModuleType, tmp_path: Path) -> None:
@@ -56,13 +57,17 @@ def test_a_pretrained_model_takes_other_sizes_and_statistics_of_demonstrations(
     config = write_checkpoint(models, tmp_path)
     keys = {"normalization": "demonstrations", "state_dim": 7, "action_dim": 2, "cameras": ("front",)}
     policy = models.Policy(models.Config.model_validate(config.model_dump() | keys), "cpu")
-    assert not policy.model.statistics.state_mean.any() and policy.model.statistics.action_std.shape == (2,)
+    first, second = models.LAYOUT.statistics.kinds
+    found = policy.model.statistics
+    assert len(set(found.get_buffer(f"state_{first}").tolist())) == 1
+    assert found.get_buffer(f"action_{second}").tolist() == [1, 1]
     policy.set_normalization(torch.randn(9, 7), torch.randn(9, 2))
     weights = {name: value.numpy() for name, value in policy.model.state_dict().items()}
     policy.export(weights, tmp_path / "tuned")
     again = models.Config.model_validate(policy.config.model_dump() | {"path": str(tmp_path / "tuned")})
     loaded = models.Policy(again.model_copy(update={"normalization": "checkpoint"}), "cpu")
-    assert np.array_equal(loaded.model.statistics.action_mean, weights["statistics.action_mean"])
+    name = f"statistics.action_{first}"
+    assert np.array_equal(loaded.model.state_dict()[name], weights[name])
 
 
 SPOILED = {
@@ -84,12 +89,12 @@ SPOILED = {
     "no statistics": (
         lambda folder: (folder / "policy_preprocessor.json").unlink(),
         {},
-        "has no observation.state.mean; set policy.normalization=demonstrations",
+        "has no observation.state.(mean|q01); set policy.normalization=demonstrations",
     ),
     "scaled otherwise": (
         rewritten("config.json", lambda config: config["normalization_mapping"].update(ACTION="MIN_MAX")),
         {},
-        "its normalization_mapping must have ACTION: MEAN_STD",
+        "its normalization_mapping must have ACTION: (MEAN_STD|QUANTILES)",
     ),
     "no language model": (
         lambda folder: shutil.rmtree(folder / "vlm"),
@@ -133,9 +138,11 @@ def test_a_contradictory_configuration_is_refused(models: ModuleType, keys: dict
 
 
 def test_the_prompt_must_fit(models: ModuleType) -> None:
-    policy = models.new_policy(max_prompt_tokens=8)
-    assert policy.encode_instruction("push it")[-1] == policy.encode_instruction("push it\n")[-1] != 0
-    with pytest.raises(ConfigError, match=r"policy.max_prompt_tokens=8: must be at least 10 for 'push it a'"):
+    fitting = models.NUM_TOKENS + len("push it")
+    policy = models.new_policy(max_prompt_tokens=fitting)
+    assert policy.encode_instruction("push it").tolist() == policy.encode_instruction("push it\n").tolist()
+    message = f"policy.max_prompt_tokens={fitting}: must be at least {fitting + 2} for 'push it a'"
+    with pytest.raises(ConfigError, match=message):
         policy.encode_instruction("push it a")
 
 

@@ -10,7 +10,8 @@ from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import Description, check_checkpoint
-from embodyflow.policies.embodied.pi0.checkpoint_pi0 import DEFAULTS, LAYOUT
+from embodyflow.policies.embodied.flow_vla.paligemma_layout_flow_vla import DEFAULTS
+from embodyflow.policies.embodied.pi0.checkpoint_pi0 import LAYOUT
 from embodyflow.policies.embodied.pi0.modeling_pi0 import PI0
 from embodyflow.policies.embodied.pi0.policy_pi0 import PI0Policy
 from embodyflow.policies.pretrained import checkpoints

@@ -1,0 +1,1 @@
+"""π0.5, with weights of LeRobot's checkpoints or random ones."""
