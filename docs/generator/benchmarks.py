@@ -521,6 +521,16 @@ def growth() -> str:
     return table(("Quantity", "At the end", "Growth"), rows)
 
 
+def full_database() -> str:
+    """Return the slowest request of each page of the Prefect UI over a database with many iterations."""
+    report = _read("full_database")
+    rows = [
+        (name, str(each["requests"]), code(each["slowest"]), f"{each['seconds']:.2f} s")
+        for name, each in report["pages"].items()
+    ]
+    return table(("Page", "Requests", "Slowest request", "Its time"), rows)
+
+
 def exploration() -> str:
     """Return the share of mixed groups by each factor."""
     rows = []
@@ -686,7 +696,8 @@ TABLES = {
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
         *(orchestration, tracing),
-        *(faults, health, false_alarms, durability, growth, exploration, formulas, siirl, siirl_agents),
+        *(faults, health, false_alarms, durability, growth, full_database),
+        *(exploration, formulas, siirl, siirl_agents),
     )
 }
 """The tables by the names that the page marks their places with."""
