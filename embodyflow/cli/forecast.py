@@ -100,10 +100,11 @@ def _on_cores(options: ForecastOptions, record: RunRecord, others: Sequence[RunR
 
 def _facts(record: RunRecord, cores: float, as_it_ran: Forecast) -> Iterator[str]:
     """Yield lines on the run and on how well the simulation repeats it."""
-    measured = median(record.measured)
+    measured, queued = median(record.measured), median(record.queued)
     number = len(record.samples)
     yield f"{record.name}: {number} iteration{'s' * (number != 1)}, without the first; {cores:g} cores"
-    yield f"As it ran: {seconds(measured)} s measured, {seconds(as_it_ran.seconds)} s simulated."
+    without = f", {seconds(queued)} s of them without a core" if queued >= 0.005 * measured else ""
+    yield f"As it ran: {seconds(measured)} s measured{without}; {seconds(as_it_ran.seconds)} s simulated."
 
 
 def _lines(asked: Forecast, candidates: Sequence[Forecast]) -> Iterator[str]:

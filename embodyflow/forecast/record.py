@@ -61,6 +61,7 @@ class RunRecord:
         graph: Graph of an iteration.
         samples: Costs of its iterations, without the first one if there are more than two.
         measured: Seconds of the same iterations, with their commits and without evaluations.
+        queued: How many of these seconds had no core, by the nodes of the critical path and by the flow.
         bytes_moved: Bytes of rows and weights that workers read and wrote in an iteration, as a median.
         row_length: Environment steps, or response tokens, of a row as a mean; 0 if it is not recorded.
     """
@@ -70,6 +71,7 @@ class RunRecord:
     graph: TaskGraph
     samples: Sequence[Sample]
     measured: Sequence[float] = field(default_factory=tuple)
+    queued: Sequence[float] = field(default_factory=tuple)
     bytes_moved: float = 0.0
     row_length: float = 0.0
 
@@ -95,6 +97,7 @@ def read_run(folder: RunFolder) -> RunRecord:
         graph,
         samples=[_sample(line, graph, config) for line in lines],
         measured=[_seconds(line, "iteration") + _seconds(line, "commit") for line in lines],
+        queued=[_queued(line, _path(line, graph, config)) for line in lines],
         bytes_moved=median(line.get("perf/bytes_read", 0.0) + line.get("perf/bytes_written", 0.0) for line in lines),
         row_length=median(line.get("rollout/episode_steps", 0.0) for line in lines),
     )
@@ -138,14 +141,23 @@ def _between(line: Line, graph: TaskGraph, config: RunConfig) -> Cost:
 
     The flow and its server compute then. With rollouts ahead only the nodes of the trainer are known not to overlap.
     """
-    seconds = {node: _seconds(line, node) for node in graph.nodes}
-    path, whole = critical_path(graph, seconds), _seconds(line, "iteration")
+    path, whole = _path(line, graph, config), _seconds(line, "iteration")
     if config.rollout.max_staleness:
-        path = [node for node in path if node not in rollout_nodes(graph)]
         whole -= _seconds(line, "wait_for_rollout")
-    rest = whole - sum(seconds[node] for node in path) - _seconds(line, "flow_queued")
+    rest = whole - sum(_seconds(line, node) for node in path) - _seconds(line, "flow_queued")
     each = max(rest, 0.0) / max(len(path), 1)
     return Cost(each, each)
+
+
+def _path(line: Line, graph: TaskGraph, config: RunConfig) -> list[str]:
+    """Return the nodes of the critical path; with rollouts ahead those that do not overlap with other iterations."""
+    path = critical_path(graph, {node: _seconds(line, node) for node in graph.nodes})
+    ahead = rollout_nodes(graph) if config.rollout.max_staleness else frozenset()
+    return [node for node in path if node not in ahead]
+
+
+def _queued(line: Line, path: Sequence[str]) -> float:
+    return sum(_seconds(line, f"{node}_queued") for node in path) + _seconds(line, "flow_queued")
 
 
 def _seconds(line: Line, what: str) -> float:

@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 def line(iteration: int, rollout: float) -> dict[str, Any]:
     seconds = {"rollout": rollout, "rollout_cpu": 2 * rollout, "train_actor": 2.0, "train_actor_cpu": 2.0}
-    seconds |= {"iteration": rollout + 3.0, "wait_for_rollout": rollout + 0.5, "commit": 0.5}
+    seconds |= {"iteration": rollout + 3.0, "wait_for_rollout": rollout + 0.5, "commit": 0.5, "flow_queued": 0.2}
     bytes_moved = {"perf/bytes_read": 8e6, "perf/bytes_written": 4e6}
     return {"iteration": iteration, **{f"perf/{name}_seconds": value for name, value in seconds.items()}} | bytes_moved
 
@@ -53,7 +53,7 @@ def test_a_forecast_fits_a_terminal(root: Path, capsys: pytest.CaptureFixture[st
     assert forecast(root, "--cpus", "4", "rollout.num_workers=4", *AHEAD, "--picture", str(picture)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mine: 3 iterations, without the first; 4 cores"
-    assert lines[1] == "As it ran: 7.8 s measured, 7.8 s simulated."
+    assert lines[1] == "As it ran: 7.8 s measured, 0.2 s of them without a core; 7.6 s simulated."
     asked = lines[lines.index("Forecast of an iteration with its commit, without evaluations:") + 2]
     assert asked.split()[:6] == ["4", "workers,", "1", "rank", "1", "ahead"]
     assert 2.5 <= float(asked.split()[6]) <= 4.5, "half of the rollout's 4.3 s; the rest takes 3 s and more"

@@ -42,6 +42,7 @@ def line(iteration: int, scale: float = 1.0) -> dict[str, Any]:
 def test_time_without_a_core_does_not_count(tmp_path: Path) -> None:
     record = record_of(tmp_path, *SMALL)
     assert record.measured == [10.0, 10.0], "the first iteration is left out"
+    assert record.queued == [pytest.approx(1.0 + 0.5 + 0.2)] * 2
     sample = record.samples[0]
     assert sample.nodes["rollout"] == Cost(4.0, 4.0), "1 s without a core; 8 s of CPU time of two ranks"
     assert sample.nodes["train_actor"] == Cost(1.5, 1.5)
