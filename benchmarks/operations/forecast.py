@@ -160,7 +160,7 @@ def free_cores(folder: Path, record: RunRecord) -> tuple[float, float]:
         for node, cost in sample.nodes.items()
     )
     busy, ours = (fmean(sample[column] for sample in within) for column in (1, 2))
-    return num_cores() - busy + computed / (ends[-1] - ends[0]), busy - ours
+    return num_cores() - busy + computed / (ends[-1] - ends[0]), max(busy - ours, 0.0)
 
 
 def _seconds_of_day(clock: str) -> float:

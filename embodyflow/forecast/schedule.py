@@ -120,7 +120,7 @@ class _Schedule:
         num_jobs = min(num_groups, MOST_TURNS * num_lanes)
         lanes = tuple(f"rollout {lane}" for lane in range(num_lanes))
         each = cost.times(num_lanes / num_jobs)
-        width = max(workers // num_lanes, 1)
+        width = workers / num_lanes
         jobs = range(num_jobs)
         return tuple(self._add(iteration, "rollout", node, each, after, lanes, width) for _ in jobs)
 
@@ -135,9 +135,9 @@ class _Schedule:
         cost: Cost,
         after: tuple[int, ...],
         lanes: tuple[str, ...] = (),
-        size: int = 1,
+        size: float = 1,
     ) -> int:
         name = f"{node or 'between nodes'} {iteration + 1}"
-        job = Job(name, lanes, cost.seconds, cost.computing * size, after, size)
+        job = Job(name, lanes, cost.seconds, cost.computing * size, after, processes=max(round(size), 1))
         self._work.append(Work(job, iteration, group, node))
         return len(self._work) - 1
