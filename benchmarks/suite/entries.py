@@ -167,6 +167,7 @@ LEFT_OUT = {
     "orchestration.evaluation_beside": _OWN,
     "robots.exploration": _LEARNING,
     "gpu": "needs a CUDA device",
+    "operations.forecast": "it compares forecasts with runs of our own; no peer runs in it",
     "operations.head_memory": _OWN,
     "operations.health": _FAULTS,
     "control.in_process": _PART,

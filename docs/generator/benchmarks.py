@@ -405,6 +405,25 @@ def data_plane() -> str:
     return table(header, rows)
 
 
+def forecasts() -> str:
+    """Return how far forecasts of iteration time were off."""
+    rows = []
+    for run in _read("forecast")["comparisons"]:
+        order = "synchronous" if not run["staleness"] else f"{run['staleness']} ahead"
+        what = (run["job"], f"{run['workers']}, {run['ranks']}", order, f"{run['cores_of_others']:.1f}")
+        alone = f"{run['with_cores']:.2f} s" if "with_cores" in run else "–"
+        of_alone = (_error(run, source, "error_with_cores") for source in ("from_one", "from_two"))
+        of_measured = (_error(run, source, "error") for source in ("from_one", "from_two"))
+        rows.append((*what, alone, *of_alone, f"{run['measured']:.2f} s", *of_measured))
+    errors = ("from one", "from two")
+    return table(("Job", "Workers, ranks", "Order", "Others", "With cores", *errors, "Measured", *errors), rows)
+
+
+def _error(run: Mapping[str, Any], source: str, name: str) -> str:
+    error = run.get(source, {}).get(name)
+    return "–" if error is None else f"{error:+.0%}"
+
+
 def tracing() -> str:
     """Return the cost of a span."""
     [found] = _read("tracing")["comparisons"]
@@ -695,7 +714,7 @@ TABLES = {
         *(slow_environments, full_size),
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
-        *(orchestration, tracing),
+        *(orchestration, tracing, forecasts),
         *(faults, health, false_alarms, durability, growth, full_database),
         *(exploration, formulas, siirl, siirl_agents),
     )

@@ -382,7 +382,9 @@ def _plan(
     ] = None,
     flow: Flow = None,
     nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
-    cpus: Annotated[int, typer.Option(help="cores per machine")] = 2,
+    cpus: Annotated[
+        int | None, typer.Option(help="cores per machine (default: 2; of a forecast, those of this machine)")
+    ] = None,
     gpus: Annotated[int, typer.Option(help="GPUs per machine")] = 0,
     device_gib: Annotated[
         float | None, typer.Option(help="memory per GPU, or per core's share (default: not checked)")
@@ -391,25 +393,55 @@ def _plan(
         str | None, typer.Option(help="number of parameters, such as 7B (default: those of the configured policy)")
     ] = None,
     placement: Annotated[
-        Literal["colocated", "disaggregated", "hybrid"], typer.Option(help="how groups share devices")
-    ] = "colocated",
+        Literal["colocated", "disaggregated", "hybrid"] | None,
+        typer.Option(help="how groups share devices (default: colocated)"),
+    ] = None,
     tensor_parallel: Annotated[int, typer.Option(help="ranks that share one copy of a rollout model")] = 1,
     picture: Annotated[
         Path | None, typer.Option(help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
     ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="forecast from a run's record; further runs tell what does not scale with rows"),
+    ] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="name=number", help="assumption of a forecast, such as tflops=312")
+    ] = None,
+    run_root: RunRoot = Path("runs"),
 ) -> int:
     from embodyflow.cli.plan import PlanOptions, show_plan
 
+    if runs:
+        from embodyflow.cli.forecast import ForecastOptions, show_forecast
+
+        if flow or placement or device_gib is not None:
+            raise ConfigError("--flow, --placement and --device-gib: only used without --from")
+        return show_forecast(
+            ForecastOptions(
+                runs=runs,
+                words=words or [],
+                nodes=nodes,
+                cpus=cpus,
+                gpus=gpus,
+                model=model,
+                tensor_parallel=tensor_parallel,
+                assume=assume or [],
+                picture=picture,
+                run_root=run_root,
+            )
+        )
+    if assume:
+        raise ConfigError("--assume: only used with --from")
     return show_plan(
         PlanOptions(
             words=words or [],
             flow=flow,
             nodes=nodes,
-            cpus=cpus,
+            cpus=2 if cpus is None else cpus,
             gpus=gpus,
             device_gib=device_gib,
             model=model,
-            placement=placement,
+            placement=placement or "colocated",
             tensor_parallel=tensor_parallel,
             picture=picture,
         )

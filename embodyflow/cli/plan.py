@@ -59,10 +59,24 @@ def planned_memory(words: Sequence[str]) -> ProcessMemory:
         ConfigError: The configuration is wrong, or its policy cannot be sized.
     """
     config = compose_config(parse_arguments(words, None).hydra_overrides())
-    options = PlanOptions(words, cpus=config.rollout.num_workers + config.trainer.num_ranks, placement="disaggregated")
-    share = config.trainer.num_ranks / options.cpus
-    settings = replace(_settings(options, config), train_share=share)
-    return process_memory(plan(load_pipeline(**config.pipeline.source()), Cluster(1, options.cpus), settings))
+    cores = config.rollout.num_workers + config.trainer.num_ranks
+    return process_memory(divided(config, PlanOptions(words, cpus=cores), config.trainer.num_ranks))
+
+
+def divided(config: RunConfig, options: PlanOptions, num_ranks: int) -> Plan:
+    """Return the plan of a configuration with some devices for its trainer and the others for its rollout workers.
+
+    Args:
+        config: Configuration; its graph is planned.
+        options: Cluster and model.
+        num_ranks: Devices that train; if they are all, they also roll out.
+    """
+    cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
+    settings = _settings(options, config)
+    if num_ranks < cluster.num_workers:
+        share = num_ranks / cluster.num_workers
+        settings = replace(settings, placement="disaggregated", train_share=share)
+    return plan(load_pipeline(**config.pipeline.source()), cluster, settings)
 
 
 def show_plan(options: PlanOptions) -> int:
@@ -86,7 +100,7 @@ def show_plan(options: PlanOptions) -> int:
     devices = f"{options.gpus} GPUs" if options.gpus else f"{options.cpus} cores"
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
-    print(_memory_notes(planned))
+    print(memory_notes(planned))
     print(to_mermaid(graph, planned))
     if draw is not None and options.picture is not None:
         drawn = draw(graph, planned)
@@ -107,7 +121,7 @@ def _settings(options: PlanOptions, config: RunConfig) -> PlanSettings:
         only_adapters = has_adapters and config.warm_start is None  # a warm start trains all weights
         model, critic = ModelSize(num_params, num_trained=0 if only_adapters else None), None
     else:
-        model, critic = _run_sizes(config)
+        model, critic = run_sizes(config)
     return PlanSettings(
         placement=options.placement,
         branches="serial",  # as at run time: every node uses all ranks of its group
@@ -120,7 +134,7 @@ def _settings(options: PlanOptions, config: RunConfig) -> PlanSettings:
     )
 
 
-def _run_sizes(config: RunConfig) -> tuple[ModelSize, ModelSize | None]:
+def run_sizes(config: RunConfig) -> tuple[ModelSize, ModelSize | None]:
     """Return the sizes of a run's policy, and of its critic if it has one.
 
     A micro-batch has ``trainer.micro_batch_rows`` rows, or a rank's share of a mini-batch, of full-length episodes.
@@ -142,7 +156,7 @@ def _run_sizes(config: RunConfig) -> tuple[ModelSize, ModelSize | None]:
     return model, None if critic is None else ModelSize(critic.num_params, critic.num_trained)
 
 
-def _memory_notes(planned: Plan) -> str:
+def memory_notes(planned: Plan) -> str:
     """Return the lines about memory under the tables."""
     model = planned.settings.model
     sized = f"{model.num_params:,.0f} parameters, {model.trained:,.0f} of them trained."

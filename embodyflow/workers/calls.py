@@ -15,6 +15,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
+from embodyflow.process.core_time import CoreTime
 from embodyflow.workers.rows.layout import Layout, Rows
 
 STREAM = "stream"
@@ -239,6 +240,7 @@ class NodeResult:
         logs: Log records of the function.
         facts: Lengths and groups of the output rows; ``None`` for rows without groups.
         usage: Bytes that this rank moved since its last result, and its memory.
+        core_time: Part of the seconds on cores, and without one.
     """
 
     shard: ShardRef | None
@@ -249,6 +251,7 @@ class NodeResult:
     logs: tuple[LogLine, ...] = ()
     facts: RowFacts | None = None
     usage: Usage = Usage()
+    core_time: CoreTime = field(default_factory=CoreTime)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +265,7 @@ class NodeReport(Rows):
         seconds: Time of the slowest rank.
         logs: Log records of all ranks that pass rows on, in order of time.
         usage: Bytes that all ranks moved, and the memory of the largest.
+        core_time: CPU time of all ranks, and how much sooner the last rank would have finished if each had a core.
     """
 
     metrics: dict[str, Metric]
@@ -270,3 +274,4 @@ class NodeReport(Rows):
     seconds: float
     logs: tuple[LogLine, ...]
     usage: Usage = Usage()
+    core_time: CoreTime = field(default_factory=CoreTime)

@@ -18,6 +18,7 @@ from embodyflow.data.plans.row_plan import ShardRef, for_tensor_parallel
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import InfrastructureError
+from embodyflow.process.core_time import CoreTime
 from embodyflow.process.tracing import span
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
 from embodyflow.workers.clocks import record_clocks
@@ -358,6 +359,13 @@ def _united(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: sorted(set().union(*(info[name] for info in infos))) for name in names}
 
 
+def _core_time(answers: Sequence[NodeResult]) -> CoreTime:
+    """Return the CPU time of all ranks, and how much sooner the last would have finished if each rank had a core."""
+    slowest = max(answer.seconds for answer in answers)
+    alone = max(answer.seconds - answer.core_time.queued for answer in answers)
+    return CoreTime(sum(answer.core_time.computing for answer in answers), slowest - alone)
+
+
 def _report(
     work: NodeWork,
     role: str,
@@ -381,4 +389,5 @@ def _report(
         facts=join_facts([result.facts for result in results]),
         order=order_of(inputs, shards) if work.layout is Layout.SPLIT else None,
         usage=sum((answer.usage for answer in answers), Usage()),
+        core_time=_core_time(answers),
     )

@@ -26,6 +26,7 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
 from embodyflow.nodes.calling import bind
+from embodyflow.process.core_time import core_time_so_far
 from embodyflow.process.heap import freeze_objects
 from embodyflow.process.memory import peak_bytes, peak_device_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
@@ -216,7 +217,7 @@ class Worker:
             return self._timed(call)
 
     def _timed(self, call: NodeCall) -> NodeResult:
-        started = time.perf_counter()
+        started, core_time = time.perf_counter(), core_time_so_far()
         with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
             self._load_weights(call)
             output = self._call_function(call, self._fetch(call.parents))
@@ -232,6 +233,7 @@ class Worker:
             logs=tuple(logs),
             facts=facts,
             usage=Usage(*self._buffer.take_traffic(), peak_bytes(), peak_device_bytes()),
+            core_time=core_time_so_far() - core_time,
         )
 
     def _fetch(self, parents: tuple[RankInput, ...]) -> "Batch | None":

@@ -14,7 +14,7 @@ LAYERS = (
     ("flows",),
     ("pipelines", "tasks"),
     ("embodyflow.cli",),
-    ("embodyflow.stack",),
+    ("embodyflow.stack", "embodyflow.forecast"),
     ("embodyflow.orchestration",),
     ("embodyflow.record", "embodyflow.graph"),
     ("embodyflow.workers",),

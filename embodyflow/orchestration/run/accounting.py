@@ -8,11 +8,14 @@ from embodyflow.workers.calls import NodeReport, Usage
 
 
 def used_time(graph: TaskGraph, reports: Mapping[str, NodeReport]) -> dict[str, float]:
-    """Return the seconds of each node and of the critical path, as ``perf/`` metrics."""
+    """Return the seconds of each node, on cores and waiting for one, and of the critical path, as ``perf/`` metrics."""
     seconds = {node_id: report.seconds for node_id, report in reports.items()}
     longest = sum(seconds[node_id] for node_id in critical_path(graph, seconds))
-    nodes = {f"perf/{node_id}_seconds": value for node_id, value in seconds.items()}
-    return nodes | {"perf/critical_path_seconds": longest}
+    times = {f"perf/{node_id}_seconds": value for node_id, value in seconds.items()}
+    for node_id, report in reports.items():
+        times[f"perf/{node_id}_cpu_seconds"] = report.core_time.computing
+        times[f"perf/{node_id}_queued_seconds"] = report.core_time.queued
+    return times | {"perf/critical_path_seconds": longest}
 
 
 def used_resources(reports: Collection[NodeReport]) -> dict[str, float]:

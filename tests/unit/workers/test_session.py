@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from embodyflow.data.metrics import total
 from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import WorkerLostError
+from embodyflow.process.core_time import CoreTime
 from embodyflow.workers import session as session_module
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.membership import Membership
@@ -50,6 +52,19 @@ class Ranks:
         return NodeResult(
             shard, {"rows": total(num_rows)}, {"rank": rank, "seen": {rank, 7}}, digest, seconds=float(rank), logs=lines
         )
+
+
+def test_time_without_a_core_is_what_the_last_rank_would_save(tiny_config: Callable[..., RunConfig]) -> None:
+    """Ranks take 0 to 3 s. The last one waits 2 s for a core, so that the third one, with 2 s, would be last."""
+    queues = (0.0, 0.0, 0.0, 2.0)
+
+    class Queued(Ranks):
+        def _answer(self, rank: int, call: NodeCall) -> NodeResult:
+            return replace(super()._answer(rank, call), core_time=CoreTime(0.5, queues[rank]))
+
+    session = Session(tiny_config(), {"rollout": Queued()}, {})  # type: ignore[dict-item]
+    report = asyncio.run(session.run_node(NodeWork("node", "f", "rollout", 1, needs_model=False)))
+    assert (report.seconds, report.core_time) == (3.0, CoreTime(computing=2.0, queued=1.0))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from embodyflow.errors import ShardLostError
 from embodyflow.graph import Node, TaskGraph
 from embodyflow.graph.node_groups import group_of, runs_on
 from embodyflow.orchestration.run.iterations.turns import Turns
+from embodyflow.process.core_time import CoreTime
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
@@ -100,7 +101,7 @@ class GraphRun:
 
     async def _run_segments(self, node: Node, parents: list[NodeReport]) -> NodeReport:
         """Run a node, a root of the rollout segment by segment until it passes rows on; return its last report."""
-        work, seconds = self._work(node), 0.0
+        work, seconds, core_time = self._work(node), 0.0, CoreTime()
         if not self._turns.swaps_weights or node.dependencies or work.group != "rollout":
             return await self._run_node(work, parents, retries=node.retries)
         versions = self._turns.rollout_versions(self._iteration)
@@ -111,10 +112,10 @@ class GraphRun:
                 replace(work, policy_version=version, segment=segment), parents, retries=node.retries
             )
             self._turns.mark_sampled(self._iteration, version)
-            seconds += report.seconds
+            seconds, core_time = seconds + report.seconds, core_time + report.core_time
             if report.shards:  # rows that an earlier process kept are whole at once
                 break
-        return replace(report, seconds=seconds)
+        return replace(report, seconds=seconds, core_time=core_time)
 
     def _may_differ(self, node: Node) -> bool:
         """Return True if a rerun of the node may see other weights than its first run."""

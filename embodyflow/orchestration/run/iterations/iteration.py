@@ -16,6 +16,7 @@ from embodyflow.orchestration.run.accounting import used_resources, used_time
 from embodyflow.orchestration.run.iterations.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run, identity, run_node_as_event, submit_node
 from embodyflow.orchestration.run.stages import UNRESTORABLE
+from embodyflow.process.core_time import core_time_so_far
 from embodyflow.process.tracing import span
 from embodyflow.record.episode_record import Array, histogram_values
 from embodyflow.record.metrics_log import lasting_metrics
@@ -62,7 +63,7 @@ async def iteration_as_task_run(index: int) -> dict[str, float]:
 async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Digests]:
     """Run the graph once; return its metrics and the digests of its rows, by node id."""
     run = CURRENT_RUN.get()
-    started = time.perf_counter()
+    started, core_time = time.perf_counter(), core_time_so_far()
     num_workers = await run.scaling.begin(index)
     reports = await run_graph(index, run_node)
     await keep_episodes(run, index, reports)
@@ -72,6 +73,8 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     ended = time.perf_counter()
     metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - began, 0.0)
     metrics["perf/iteration_seconds"] = ended - began
+    of_flow = core_time_so_far() - core_time
+    metrics |= {"perf/flow_cpu_seconds": of_flow.computing, "perf/flow_queued_seconds": of_flow.queued}
     metrics |= used_time(run.graph, reports) | used_resources(reports.values())
     idle = run.session.idle_shares(began, ended)
     metrics |= {f"perf/{group}_idle_share": share for group, share in idle.items()}

@@ -1,0 +1,254 @@
+"""Forecasts of iteration time beside real runs, on this machine.
+
+``python -m benchmarks.operations.forecast`` (half an hour) makes small runs of a robot and of a language model at 1, 2
+and 4 rollout workers and trainer ranks, synchronous and ahead, then forecasts each from the records of one and of
+two of them. ``--runs FOLDER`` keeps the runs, and uses those that are there.
+
+Other work on the machine takes cores from a run. It is measured beside each run, and a forecast has the cores that
+it left to the run's nodes on average.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import psutil
+
+from benchmarks.commands import ROOT, run_command
+from benchmarks.report import write_report
+from embodyflow.config.grouped import GroupedConfig
+from embodyflow.forecast.candidates import placements
+from embodyflow.forecast.forecast import forecast
+from embodyflow.forecast.record import Cost, RunRecord, Sample, read_run
+from embodyflow.forecast.roofline import Assumptions, Target, on_devices
+from embodyflow.forecast.scaling import changed, scaled, shape_of
+from embodyflow.graph.memory_estimate import ModelSize
+from embodyflow.graph.node_groups import runs_on
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.stack.services import num_cores
+
+JOBS = {
+    "embodied": (
+        *("experiment=embodied", "warm_start=null", "evaluation.video=false", "evaluation.num_goals=4"),
+        *("env.max_steps=40", "rollout.num_groups=8", "filter.drop_uniform=false"),
+    ),
+    "language": (
+        "experiment=math",
+        "warm_start=null",
+        "evaluation.num_prompts=8",
+        "rollout.num_groups=64",
+        "filter.drop_uniform=false",
+    ),
+}
+"""Keys of the runs of each job, all by GRPO."""
+RUNS = (
+    *((1, 1, 0), (2, 2, 0), (2, 1, 0), (2, 1, 1), (4, 1, 0)),
+    *((4, 4, 1), (2, 4, 0), (1, 1, 1), (2, 2, 1)),
+)
+"""Rollout workers, trainer ranks and staleness of the runs."""
+SOURCES = {"from_one": ((1, 1, 0),), "from_two": ((1, 1, 0), (2, 2, 0))}
+"""Runs that each forecast is made from."""
+GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
+MODEL = ModelSize(7e9)
+RESULTS = ROOT / "benchmarks" / "results" / "forecast.json"
+AHEAD = {
+    ("embodied", 1): ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal"),
+    ("language", 1): ("rollout.max_staleness=1",),
+}
+ITERATIONS = 8
+SECONDS_BETWEEN_SAMPLES = 0.5
+MARK = "EMBODYFLOW_FORECAST_RUN"
+"""Environment variable that the processes of a run inherit."""
+
+
+def words_of(job: str, workers: int, ranks: int, staleness: int) -> tuple[str, ...]:
+    """Return the keys of a run beside those of its job."""
+    return (f"rollout.num_workers={workers}", f"trainer.num_ranks={ranks}", *AHEAD.get((job, staleness), ()))
+
+
+def name_of(job: str, workers: int, ranks: int, staleness: int) -> str:
+    """Return the name of a run."""
+    return f"{job}-{workers}-{ranks}-{staleness}"
+
+
+def make_runs(folder: Path) -> None:
+    """Make the runs that a folder lacks."""
+    for shape, job in product(RUNS, JOBS):
+        name = name_of(job, *shape)
+        load = folder / f"{name}.json"
+        if load.exists():
+            continue
+        shutil.rmtree(folder / name, ignore_errors=True)  # a run that was stopped
+        to = (f"run_root={folder}", f"run_id={name}", f"iterations={ITERATIONS}")
+        made = (*JOBS[job], *words_of(job, *shape), *to)
+        os.environ[MARK] = name
+        with observed(name) as cores:
+            run_command(["python", "-m", "flows.grpo", *made], folder / f"{name}.log", timeout=400)
+        load.write_text(json.dumps({"cores": cores}))
+        print(name, flush=True)
+
+
+@contextmanager
+def observed(name: str) -> Iterator[list[tuple[float, ...]]]:
+    """Yield a list that takes a wall clock, and the cores that all processes and that the run's use, by samples."""
+    found: list[tuple[float, ...]] = []
+    over = threading.Event()
+    observer = threading.Thread(target=_observe, args=(found, over, name))
+    observer.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        observer.join()
+
+
+def _observe(found: list[tuple[float, ...]], over: threading.Event, name: str) -> None:
+    known: dict[int, bool] = {}
+    before = _busy_seconds(name, known)
+    while not over.wait(SECONDS_BETWEEN_SAMPLES):
+        now = _busy_seconds(name, known)
+        ours = sum(used - before[2].get(pid, 0.0) for pid, used in now[2].items())
+        seconds = now[0] - before[0]
+        found.append((round(time.time(), 2), round((now[1] - before[1]) / seconds, 3), round(ours / seconds, 3)))
+        before = now
+
+
+def _busy_seconds(name: str, known: dict[int, bool]) -> tuple[float, float, dict[int, float]]:
+    """Return the time, the CPU seconds of the machine so far, and those of the run's processes by pid."""
+    ours = {}
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in known:
+                known[process.pid] = process.environ().get(MARK) == name
+            if known[process.pid]:
+                used = process.cpu_times()
+                ours[process.pid] = used.user + used.system
+        except psutil.Error:  # it has ended, or belongs to another user
+            continue
+    cores = psutil.cpu_times()
+    return time.perf_counter(), cores.user + cores.nice + cores.system, ours
+
+
+def free_cores(folder: Path, record: RunRecord) -> tuple[float, float]:
+    """Return the cores that all other work left to a run's nodes, and those that other processes than its own used.
+
+    Both are means between the ends of the first and the last iteration. Ray, Prefect and the flow are other work, too.
+    """
+    ends = [
+        _seconds_of_day(match[1])
+        for line in (folder / f"{record.name}.log").read_text().splitlines()
+        if (match := re.search(r"^([\d:.]+) .* iteration +\d+/\d+ ", line))
+    ]
+    samples = json.loads((folder / f"{record.name}.json").read_text())["cores"]
+    within = [sample for sample in samples if ends[0] <= _of_day(sample[0]) <= ends[-1]]
+    shape = shape_of(record.config)
+    computed = sum(
+        cost.computing * shape.size_of(runs_on(record.graph, node))
+        for sample in record.samples
+        for node, cost in sample.nodes.items()
+    )
+    busy, ours = (fmean(sample[column] for sample in within) for column in (1, 2))
+    return num_cores() - busy + computed / (ends[-1] - ends[0]), max(busy - ours, 0.0)
+
+
+def _seconds_of_day(clock: str) -> float:
+    hours, minutes, seconds = clock.split(":")
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+
+
+def _of_day(moment: float) -> float:
+    local = time.localtime(moment)
+    return 3600 * local.tm_hour + 60 * local.tm_min + local.tm_sec + moment % 1
+
+
+def compare(folder: Path, job: str) -> list[dict[str, Any]]:
+    """Return a row for each run of a job.
+
+    ``measured`` are wall seconds, and ``with_cores`` those that its own record gives with cores to itself, without
+    commits, which wait for disks that others use. Both are beside forecasts from other runs: the first with the cores
+    that were free, the second without contention.
+    """
+    records = {each: read_run(RunFolder(folder / name_of(job, *each))) for each in RUNS if _is_there(folder, job, each)}
+    rows = []
+    for each, record in records.items():
+        cores, others = free_cores(folder, record)
+        alone = forecast(record.graph, _without_commits(record.samples), shape_of(record.config)).seconds
+        row: dict[str, Any] = {
+            **{"job": job, "workers": each[0], "ranks": each[1], "staleness": each[2]},
+            **{"free_cores": round(cores, 2), "cores_of_others": round(others, 2)},
+            **{"measured": round(median(record.measured), 3), "with_cores": round(alone, 3)},
+        }
+        for label, source in SOURCES.items():
+            if all(run in records for run in source):
+                first, *further = (records[run] for run in source)
+                samples, shape = scaled(first, record.config, further), shape_of(record.config)
+                found = forecast(first.graph, samples, shape, cores=cores)
+                free = forecast(first.graph, _without_commits(samples), shape)
+                row[label] = {
+                    **{"seconds": round(found.seconds, 3), "low": round(found.low, 3), "high": round(found.high, 3)},
+                    "error": round(found.seconds / median(record.measured) - 1, 3),
+                    "with_cores": round(free.seconds, 3),
+                    "error_with_cores": round(free.seconds / alone - 1, 3),
+                }
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def _without_commits(samples: Sequence[Sample]) -> list[Sample]:
+    return [replace(sample, commit=Cost()) for sample in samples]
+
+
+def on_gpus(record: RunRecord) -> list[dict[str, Any]]:
+    """Return the fastest way of each order to run a language job on 8 to 1,024 GPUs, by formulas."""
+    config = changed(record.config, {"rollout.num_groups": "1024"})
+    assert isinstance(config, GroupedConfig)
+    fastest: dict[tuple[int, str], dict[str, Any]] = {}
+    for number in GPUS:
+        target = Target(number // 8, 32, MODEL, MODEL, assumptions=Assumptions(response_tokens=2048))
+        for shape in placements(config, number, 1):
+            samples = on_devices(record, config, target, shape)
+            found = forecast(record.graph, samples, shape, simulations=3)
+            order = "in turns" if shape.takes_turns else "streaming" if shape.num_groups else "whole iterations"
+            row = {"gpus": number, "order": order, "workers": shape.workers, "ranks": shape.ranks}
+            row |= {"staleness": shape.staleness, "seconds": round(found.seconds, 2), "idle": found.idle}
+            before = fastest.setdefault((number, order), row)
+            if found.seconds < before["seconds"] - 0.01:
+                fastest[number, order] = row
+    return list(fastest.values())
+
+
+def _is_there(folder: Path, job: str, shape: tuple[int, int, int]) -> bool:
+    return (folder / f"{name_of(job, *shape)}.json").exists()
+
+
+def main() -> None:
+    """Make the runs, forecast them and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
+    parser.add_argument("--only-compare", action="store_true", help="forecast the runs that are there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.runs or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not arguments.only_compare:
+            make_runs(folder)
+        rows = [row for job in JOBS for row in compare(folder, job)]
+        devices = on_gpus(read_run(RunFolder(folder / name_of("language", 1, 1, 0))))
+    write_report(RESULTS, ("torch", "ray", "prefect"), rows, iterations=ITERATIONS, jobs=JOBS, devices=devices)
+
+
+if __name__ == "__main__":
+    main()

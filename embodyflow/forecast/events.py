@@ -1,0 +1,159 @@
+"""A discrete-event simulation of jobs that run in lanes and share the cores of a machine.
+
+A job takes ``seconds`` with cores to itself, and keeps ``computing / seconds`` cores busy meanwhile, its demand d; the
+rest of its time it waits. If the running jobs want more cores than there are, each process gets an equal share of
+them, as the kernel's scheduler divides them: a job of p processes gets min(d, λ p) cores, with the largest λ that the
+cores allow, and proceeds at the rate min(1, λ p / d). So four workers on two cores take twice as long as on four, and a
+job that only waits is not held up. Between events the rates are constant.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DONE = 1e-9
+"""Share of a job that is left when it counts as done: rates are sums and quotients of floats."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        name: Name that pictures show.
+        lanes: Lanes of which it takes the first that is free, in this order; a lane runs one job at a time. Empty for
+            a job that runs beside others.
+        seconds: How long it takes with cores to itself.
+        computing: CPU seconds of it.
+        after: Positions of the jobs that end before it begins, all smaller than its own.
+        processes: Number of processes that do it.
+    """
+
+    name: str
+    lanes: tuple[str, ...]
+    seconds: float
+    computing: float = 0.0
+    after: tuple[int, ...] = ()
+    processes: int = 1
+
+    @property
+    def demand(self) -> float:
+        """Cores that it keeps busy, d."""
+        return self.computing / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Period:
+    """When a job ran.
+
+    Attributes:
+        begin, end: Seconds since the start.
+        lane: Lane that ran it; ``None`` for a job that ran beside others.
+    """
+
+    begin: float
+    end: float
+    lane: str | None
+
+
+def simulate(jobs: Sequence[Job], cores: float = math.inf) -> list[Period]:
+    """Return when each job runs. Of jobs that wait for the same lane, the first in the sequence goes first.
+
+    Args:
+        jobs: Jobs; each comes after those that it waits for.
+        cores: Cores of the machine; a fraction says that others use the rest.
+
+    Raises:
+        ValueError: A job waits for itself or for a later one, or there are no cores.
+    """
+    return _Simulation(jobs, cores).run()
+
+
+class _Simulation:
+    def __init__(self, jobs: Sequence[Job], cores: float) -> None:
+        if cores <= 0:
+            raise ValueError(f"cores={cores:g}: must be above 0")
+        self._jobs, self._cores, self._now = jobs, cores, 0.0
+        self._missing = [len(set(job.after)) for job in jobs]  # jobs that each still waits for
+        self._followers: dict[int, list[int]] = defaultdict(list)
+        for index, job in enumerate(jobs):
+            if any(not 0 <= before < index for before in job.after):
+                raise ValueError(f"{job.name}: may only wait for earlier jobs")
+            for before in set(job.after):
+                self._followers[before].append(index)
+        self._ready = [index for index, missing in enumerate(self._missing) if not missing]  # a heap, by position
+        self._left: dict[int, float] = {}  # seconds of the running jobs that are left at full speed
+        self._lane_of: dict[int, str | None] = {}
+        self._taken: set[str] = set()
+        self._begun: dict[int, float] = {}
+        self._periods: dict[int, Period] = {}
+
+    def run(self) -> list[Period]:
+        self._begin_jobs()
+        while self._left:
+            rates = _rates([self._jobs[index] for index in self._left], self._cores)
+            pace = dict(zip(self._left, rates, strict=True))
+            step = min(left / pace[index] for index, left in self._left.items())
+            self._now += step
+            for index in self._left:
+                self._left[index] -= pace[index] * step
+            for index in [index for index, left in self._left.items() if left <= _DONE * self._jobs[index].seconds]:
+                self._end(index)
+            self._begin_jobs()
+        return [self._periods[index] for index in range(len(self._jobs))]
+
+    def _begin_jobs(self) -> None:
+        """Begin every job that may begin; one without a duration ends at once."""
+        waiting: list[int] = []
+        while self._ready:
+            index = heapq.heappop(self._ready)
+            job = self._jobs[index]
+            free = next((lane for lane in job.lanes if lane not in self._taken), None)
+            if job.lanes and free is None:
+                waiting.append(index)
+                continue
+            self._begun[index], self._lane_of[index] = self._now, free
+            self._taken |= {free} - {None}  # type: ignore[arg-type]
+            self._left[index] = job.seconds
+            if job.seconds <= 0:
+                self._end(index)
+                for each in waiting:  # one of them may have its lane now
+                    heapq.heappush(self._ready, each)
+                waiting.clear()
+        self._ready = waiting  # ascending, so still a heap
+
+    def _end(self, index: int) -> None:
+        lane = self._lane_of[index]
+        del self._left[index]
+        self._taken.discard(lane or "")
+        self._periods[index] = Period(self._begun[index], self._now, lane)
+        for follower in self._followers[index]:
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                heapq.heappush(self._ready, follower)
+
+
+def _rates(jobs: Sequence[Job], cores: float) -> list[float]:
+    """Return how fast each running job proceeds, relative to one with cores to itself."""
+    if math.isinf(cores):
+        return [1.0] * len(jobs)
+    share = _core_share(jobs, cores)
+    return [1.0 if job.demand <= share * job.processes else share * job.processes / job.demand for job in jobs]
+
+
+def _core_share(jobs: Sequence[Job], cores: float) -> float:
+    """Return λ, the cores for each process that wants more than it gets; infinite if all get what they want.
+
+    Jobs are satisfied in the order of their demand per process, until an equal share of the rest is too small.
+    """
+    if sum(job.demand for job in jobs) <= cores:
+        return math.inf
+    left, processes = cores, sum(job.processes for job in jobs)
+    for job in sorted(jobs, key=lambda job: job.demand / job.processes):
+        if job.demand > left * job.processes / processes:
+            return left / processes
+        left -= job.demand
+        processes -= job.processes
+    return math.inf

@@ -1,0 +1,169 @@
+"""Costs from a run's metrics, scaled to other numbers of ranks and rows, and by formulas to devices."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodyflow.config.composition.compose import compose_config
+from embodyflow.errors import ConfigError
+from embodyflow.forecast.record import Cost, RunRecord, read_run
+from embodyflow.forecast.roofline import Assumptions, Target, assumed, cache_bytes, on_devices
+from embodyflow.forecast.scaling import Line, changed, fitted, rows_per_rank, scaled, shape_of
+from embodyflow.forecast.schedule import Shape
+from embodyflow.graph.memory_estimate import ModelSize
+from embodyflow.record.run_folder import RunFolder
+
+SMALL = ("env.max_steps=20", "evaluation.num_goals=4", "rollout.num_workers=2", "rollout.num_groups=4")
+LANGUAGE = ("experiment=math", "rollout.num_groups=64", "rollout.num_workers=2")
+
+
+def record_of(root: Path, *words: str, name: str = "mine", scale: float = 1.0, **more: float) -> RunRecord:
+    """Return the record of a run with three iterations, of which the first is slow."""
+    folder = RunFolder.create(compose_config((f"run_root={root}", f"run_id={name}", *words)))
+    for iteration, factor in ((1, 9.0), (2, 1.0), (3, 1.0)):
+        folder.metrics.append(line(iteration, factor * scale) | more)
+    return read_run(folder)
+
+
+def line(iteration: int, scale: float = 1.0) -> dict[str, Any]:
+    """Return metrics: 5 s of rollouts, of which 1 s without a core, 2 s of training, 1 s between nodes."""
+    seconds = {
+        **{"wait_for_rollout": 6.0, "iteration": 9.0, "commit": 1.0, "rollout": 5.0, "sampling": 0.5, "reward": 0.1},
+        **{"advantage": 0.1, "old_log_prob": 0.3, "train_actor": 2.0, "flow_queued": 0.2},
+        **{"rollout_queued": 1.0, "rollout_cpu": 8.0, "train_actor_queued": 0.5, "train_actor_cpu": 1.5},
+    }
+    metrics = {f"perf/{name}_seconds": scale * value for name, value in seconds.items()}
+    return {"iteration": iteration, **metrics, "rollout/episode_steps": 100.0}
+
+
+def test_time_without_a_core_does_not_count(tmp_path: Path) -> None:
+    record = record_of(tmp_path, *SMALL)
+    assert record.measured == [10.0, 10.0], "the first iteration is left out"
+    assert record.queued == [pytest.approx(1.0 + 0.5 + 0.2)] * 2
+    sample = record.samples[0]
+    assert sample.nodes["rollout"] == Cost(4.0, 4.0), "1 s without a core; 8 s of CPU time of two ranks"
+    assert sample.nodes["train_actor"] == Cost(1.5, 1.5)
+    assert sample.nodes["old_log_prob"] == Cost(0.3, 0.3), "without CPU times a node computes all the time"
+    path = ["rollout", "sampling", "reward", "advantage", "old_log_prob", "ref_log_prob", "train_actor"]
+    assert sample.between.seconds == pytest.approx((9.0 - 8.0 - 0.2) / len(path))
+
+
+def test_one_run_scales_with_the_rows_of_the_busiest_rank(tmp_path: Path) -> None:
+    record = record_of(tmp_path, *SMALL)
+    config = changed(record.config, {"rollout.num_workers": "3", "trainer.num_ranks": "2"})
+    assert rows_per_rank(record.config)["rollout"] == 2 * record.config.rollout.group_size  # type: ignore[attr-defined]
+    [sample, _] = scaled(record, config)
+    assert sample.nodes["rollout"].seconds == pytest.approx(4.0), "three workers for four groups: one plays two"
+    assert sample.nodes["train_actor"].seconds == pytest.approx(0.75)
+    assert sample.between == record.samples[0].between
+    assert shape_of(config) == Shape(workers=3, ranks=2)
+
+
+def test_a_second_run_tells_what_does_not_scale(tmp_path: Path) -> None:
+    """At half of the rows a worker takes 2.4 s in place of 4 s. So 0.8 s are fixed."""
+    record = record_of(tmp_path, *SMALL)
+    more = {"perf/rollout_cpu_seconds": 4 * 2.4, "perf/rollout_seconds": 2.4, "perf/rollout_queued_seconds": 0.0}
+    other = record_of(tmp_path, *SMALL, "rollout.num_workers=4", name="other", **more)
+    config = changed(record.config, {"rollout.num_groups": "8", "rollout.num_workers": "2"})
+    [sample, _] = scaled(record, config, [other])
+    assert sample.nodes["rollout"].seconds == pytest.approx(0.8 + 2 * 3.2)
+
+
+@given(st.floats(0, 5), st.floats(0.01, 5), st.lists(st.floats(1, 100), min_size=2, max_size=4, unique=True))
+def test_points_on_a_line_give_the_line(fixed: float, per_row: float, rows: list[float]) -> None:
+    line = fitted([(each, fixed + per_row * each) for each in rows])
+    for each in (*rows, 50.0):
+        assert line.at(each) == pytest.approx(fixed + per_row * each, rel=1e-3, abs=1e-3)
+
+
+def test_a_line_has_no_negative_part() -> None:
+    assert fitted([(2.0, 3.0)]) == Line(0.0, 1.5)
+    assert fitted([(1.0, 2.0), (2.0, 1.0)]) == Line(1.5, 0.0)
+    assert fitted([(1.0, 1.0), (2.0, 3.0)]) == Line(0.0, pytest.approx(1.4))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"env.max_steps": "40"}, "env.max_steps=40: a forecast does not know what it costs; allowed are rollout.num_"),
+        ({"rollout.num_workers": "9"}, "num_workers=9: must be at most num_groups=4"),
+        ({"algorithm.old_log_probs": "recorded"}, "old_log_probs=recorded: the run has recomputed, so its record"),
+        ({"rollout.max_staleness": "1"}, "old_log_probs=recomputed: needs rollout.max_staleness=0"),
+    ],
+)
+def test_changes_without_a_known_cost_are_refused(tmp_path: Path, values: dict[str, str], message: str) -> None:
+    record = record_of(tmp_path, *SMALL)
+    with pytest.raises(ConfigError) as refusal:
+        changed(record.config, values)
+    [line] = str(refusal.value).splitlines()
+    assert message in line
+
+
+# ---- devices
+
+ROUND = Assumptions(
+    tflops=1e-3, memory_gb=1.0, link_gb=1.0, flops_share=1, memory_share=1, link_share=1, prompt_tokens=100
+)
+"""1e9 FLOP/s, and 1e9 bytes/s of memory and link."""
+
+
+def on_round_devices(record: RunRecord, shape: Shape, **more: Any) -> dict[str, float]:
+    model = ModelSize(1e6)
+    target = Target(machines=1, cpus=4, model=model, critic=model, assumptions=ROUND, **more)
+    sample = on_devices(record, record.config, target, shape)[0]
+    return {node: cost.seconds for node, cost in sample.nodes.items()} | {"commit": sample.commit.seconds}
+
+
+def test_the_formulas_of_a_language_model(tmp_path: Path) -> None:
+    """512 rows of 100 + 100 tokens and 10⁶ parameters: 256 rows on each of two devices, one rank trains."""
+    record = record_of(tmp_path, *LANGUAGE)
+    found = on_round_devices(record, Shape(2, 1))
+    rows, cache = 256, cache_bytes(1e6, 4.0)
+    read = (2e6 * 400 + rows * cache * 100 * 150) / 1e9
+    computed, prefill = 2e6 * rows * 100 / 1e9, 2e6 * rows * 100 / 1e9
+    assert found["rollout"] == pytest.approx(max(read, computed) + prefill)
+    assert found["old_log_prob"] == pytest.approx(2e6 * 512 * 200 / 1e9)
+    trainer = record.config.trainer
+    assert found["train_actor"] == pytest.approx(trainer.epochs * 6e6 * 512 * 200 / 1e9)
+    assert found["commit"] == pytest.approx(1.0)
+    assert found["reward"] == pytest.approx(0.1), "a node without a model keeps its time"
+
+
+def test_ranks_that_train_exchange_their_weights_and_gradients(tmp_path: Path) -> None:
+    record = record_of(tmp_path, *LANGUAGE)
+    trainer = record.config.trainer
+    found = on_round_devices(record, Shape(2, 4))
+    moved = trainer.num_minibatches * 3 * 3 / 4 * 2e6 / 1e9
+    assert found["train_actor"] == pytest.approx(trainer.epochs * (6e6 * 512 * 200 / 4e9 + moved))
+    assert found["commit"] == pytest.approx(1.0 + 3 / 4 * 4e6 / 1e9)
+
+
+def test_a_robot_policy_decides_and_its_environments_step_on_the_cores(tmp_path: Path) -> None:
+    record = record_of(tmp_path, *SMALL)
+    config: Any = record.config
+    found = on_round_devices(record, Shape(2, 1))
+    rows = 2 * config.rollout.group_size
+    decisions = config.num_decisions * max(2e6 / 1e9, 2e6 * rows * 300 / 1e9)
+    assert found["rollout"] == pytest.approx(decisions + 4.0 * 2 / 4)
+
+
+def test_keys_and_values_of_a_7b_model_are_those_of_llama() -> None:
+    """Llama 2 7B has 2 · 32 layers · 4096 numbers of 2 bytes for a token."""
+    assert cache_bytes(6.74e9, 1.0) == pytest.approx(2 * 32 * 4096 * 2, rel=0.05)
+
+
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    record, model = record_of(tmp_path, *LANGUAGE), ModelSize(70e9)
+    target = Target(1, 4, model, model)
+    with pytest.raises(ConfigError, match=r"--tensor-parallel=1: 7e\+10 parameters in 16 bits .* raise it"):
+        on_devices(record, record.config, target, Shape(2, 1))
+
+
+@pytest.mark.parametrize("words", [{"speed": "1"}, {"tflops": "fast"}, {"tflops": "0"}, {"link_gb": "inf"}])
+def test_wrong_assumptions_are_refused(words: dict[str, str]) -> None:
+    [(name, value)] = words.items()
+    with pytest.raises(ConfigError, match=rf"--assume {name}={value}: (allowed are tflops,|must be a number above 0)"):
+        assumed(words)
