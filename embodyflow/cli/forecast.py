@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from embodyflow.cli.found_runs import find_run
 from embodyflow.cli.plan import PlanOptions, divided, memory_notes, run_sizes
+from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.config import RunConfig
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.errors import ConfigError

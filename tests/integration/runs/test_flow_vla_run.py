@@ -27,4 +27,5 @@ def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
     config = validate_policy({"name": name, "path": str(folder), **keys}, ActingPolicyConfig)
     policy = build_policy(config, "cpu")
     own = policy.model.statistics
-    assert (own.get_buffer(f"state_{own.kinds[0]}") != own.neutral[0]).all() and policy.encode_instruction("move the dot to the middle").any()
+    assert (own.get_buffer(f"state_{own.kinds[0]}") != own.neutral[0]).all()
+    assert policy.encode_instruction("move the dot to the middle").any()

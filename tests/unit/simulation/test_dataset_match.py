@@ -18,7 +18,7 @@ from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.policies.policy_registry import build_policy
 from embodyflow.simulation.dataset_match import dataset_of
 from embodyflow.simulation.make_env import check_embodied
-from embodyflow.training.dataset_statistics import dataset_statistics
+from embodyflow.training.imitation.dataset_statistics import dataset_statistics
 
 pytest.importorskip("pyarrow", reason="pyarrow, of the extra datasets, is not installed")
 
