@@ -374,6 +374,23 @@ def _export_dataset(
     return export_dataset(run, EpisodeFilter(iteration, task, outcome), ExportOptions(output, images, fps))
 
 
+Cores = Annotated[int | None, typer.Option(help="cores per machine (default: 2; of a forecast, those of this machine)")]
+NumParams = Annotated[
+    str | None, typer.Option(help="number of parameters, such as 7B (default: those of the configured policy)")
+]
+SharedDevices = Annotated[
+    Literal["colocated", "disaggregated", "hybrid"] | None,
+    typer.Option(help="how groups share devices (default: colocated)"),
+]
+ForecastFrom = Annotated[
+    list[str] | None,
+    typer.Option("--from", help="forecast from a run's record; further runs tell what does not scale with rows"),
+]
+Assumptions = Annotated[
+    list[str] | None, typer.Option(metavar="name=number", help="assumption of a forecast, such as tflops=312")
+]
+
+
 @app.command("plan", help="show where a pipeline's nodes would run on a cluster")
 @_returns_code
 def _plan(
@@ -382,31 +399,19 @@ def _plan(
     ] = None,
     flow: Flow = None,
     nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
-    cpus: Annotated[
-        int | None, typer.Option(help="cores per machine (default: 2; of a forecast, those of this machine)")
-    ] = None,
+    cpus: Cores = None,
     gpus: Annotated[int, typer.Option(help="GPUs per machine")] = 0,
     device_gib: Annotated[
         float | None, typer.Option(help="memory per GPU, or per core's share (default: not checked)")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="number of parameters, such as 7B (default: those of the configured policy)")
-    ] = None,
-    placement: Annotated[
-        Literal["colocated", "disaggregated", "hybrid"] | None,
-        typer.Option(help="how groups share devices (default: colocated)"),
-    ] = None,
+    model: NumParams = None,
+    placement: SharedDevices = None,
     tensor_parallel: Annotated[int, typer.Option(help="ranks that share one copy of a rollout model")] = 1,
     picture: Annotated[
         Path | None, typer.Option(help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
     ] = None,
-    runs: Annotated[
-        list[str] | None,
-        typer.Option("--from", help="forecast from a run's record; further runs tell what does not scale with rows"),
-    ] = None,
-    assume: Annotated[
-        list[str] | None, typer.Option(metavar="name=number", help="assumption of a forecast, such as tflops=312")
-    ] = None,
+    runs: ForecastFrom = None,
+    assume: Assumptions = None,
     run_root: RunRoot = Path("runs"),
 ) -> int:
     from embodyflow.cli.plan import PlanOptions, show_plan
