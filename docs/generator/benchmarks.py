@@ -550,6 +550,21 @@ def full_database() -> str:
     return table(("Page", "Requests", "Slowest request", "Its time"), rows)
 
 
+def evictions() -> str:
+    """Return the outcomes of random evictions of a flow run's pods."""
+    report = _read("evictions")
+    seen = report["evictions"]
+    overlaps, left = (sum(each[key] for each in seen) for key in ("overlaps", "left"))
+    rows = [
+        ("evictions, with a second pod beside the first", f"{len(seen)}, {overlaps}"),
+        ("evictions in different iterations", str(len({each["iterations"][1] for each in seen}))),
+        ("same weights after each iteration", "yes" if report["same_weights"] else "**no**"),
+        ("state of the flow run at the end", code(report["state"])),
+        ("processes left after an eviction, and at the end", f"{left}, {len(report['left'])}"),
+    ]
+    return table(("What", "Found"), rows)
+
+
 def exploration() -> str:
     """Return the share of mixed groups by each factor."""
     rows = []
@@ -715,7 +730,7 @@ TABLES = {
         *(normalised_control, soft_actor_critic, offline, dagger, dsrl, replay, vector_env, batched_env),
         *(libero, agents, self_play, agent_generation, agent_trl, heads, weights_memory, data_plane, planning),
         *(orchestration, tracing, forecasts),
-        *(faults, health, false_alarms, durability, growth, full_database),
+        *(faults, evictions, health, false_alarms, durability, growth, full_database),
         *(exploration, formulas, siirl, siirl_agents),
     )
 }
