@@ -5,6 +5,7 @@ from typing import Any
 from flow_vla_models import MEANS, SIZES, TOKENIZER, with_weights_by_rule
 from pi0_models import SCRATCH
 from pi0_models import VLM as VLM
+from pi0_models import unused as unused
 
 from embodyflow.policies.embodied.pi05.checkpoint_pi05 import LAYOUT as LAYOUT
 from embodyflow.policies.embodied.pi05.configuration_pi05 import PI05Config
@@ -49,10 +50,3 @@ def new_policy(**keys: Any) -> PI05Policy:
 
 def new_critic() -> PI05Critic:
     return PI05Critic(new_config(), "cpu")
-
-
-def unused() -> tuple[str, ...]:
-    """Return the beginnings of the names of weights that have no effect."""
-    text = "model.paligemma_with_expert.paligemma.model.language_model"
-    layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")
-    return (*(f"{text}.layers.1.{part}" for part in layer), f"{text}.norm")

@@ -56,6 +56,14 @@ GOLDEN_OF_ONE_CAMERA = [
 TOLERANCE = 1e-4
 """Tolerance of the actions, which are larger than SmolVLA's."""
 GOLDEN_LOSS = 11.10897541
+FEATURES = {
+    "input_features": {"observation.state": {"type": "STATE", "shape": [32]}},
+    "output_features": {"action": {"type": "ACTION", "shape": [32]}},
+}
+"""States and actions of the published checkpoints, π0 and π0.5."""
+PREFIX = "model.paligemma_with_expert."
+WORDS = f"{PREFIX}paligemma.model.language_model.embed_tokens.weight"
+HEAD = f"{PREFIX}paligemma.lm_head.weight"
 
 
 def new_config(**keys: Any) -> PI0Config:

@@ -5,6 +5,7 @@ import pi05_models
 import pytest
 import torch
 from flow_vla_models import assert_refused, write_checkpoint
+from pi0_models import FEATURES, HEAD, PREFIX, WORDS
 from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
@@ -18,13 +19,7 @@ from embodyflow.policies.embodied.pi05.modeling_pi05 import PI05
 from embodyflow.policies.embodied.pi05.policy_pi05 import PI05Policy
 from embodyflow.policies.embodied.pi05.prompt_pi05 import StatePrompt
 
-FEATURES = {
-    "input_features": {"observation.state": {"type": "STATE", "shape": [32]}},
-    "output_features": {"action": {"type": "ACTION", "shape": [32]}},
-}
-PREFIX = "model.paligemma_with_expert."
 EXPERT = f"{PREFIX}gemma_expert.model."
-WORDS, HEAD = f"{PREFIX}paligemma.model.language_model.embed_tokens.weight", f"{PREFIX}paligemma.lm_head.weight"
 
 
 def test_the_published_model_has_the_published_parameters() -> None:

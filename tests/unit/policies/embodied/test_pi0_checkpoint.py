@@ -5,6 +5,7 @@ import pi0_models
 import pytest
 import torch
 from flow_vla_models import assert_refused, write_checkpoint
+from pi0_models import FEATURES, HEAD, PREFIX, WORDS
 from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
@@ -16,13 +17,7 @@ from embodyflow.policies.embodied.pi0.modeling_pi0 import PI0
 from embodyflow.policies.embodied.pi0.policy_pi0 import PI0Policy
 from embodyflow.policies.pretrained import checkpoints
 
-FEATURES = {
-    "input_features": {"observation.state": {"type": "STATE", "shape": [32]}},
-    "output_features": {"action": {"type": "ACTION", "shape": [32]}},
-}
-PREFIX = "model.paligemma_with_expert."
-WORDS = f"{PREFIX}paligemma.model.language_model.embed_tokens.weight"
-HEAD, EXPERT_HEAD = f"{PREFIX}paligemma.lm_head.weight", f"{PREFIX}gemma_expert.lm_head.weight"
+EXPERT_HEAD = f"{PREFIX}gemma_expert.lm_head.weight"
 
 
 def test_the_published_model_has_the_published_parameters() -> None:
