@@ -57,7 +57,7 @@ def watch(folder: Path, num_runs: int, limit: int) -> dict[str, Any]:
     """Queue runs, let a worker execute them, and return what was seen."""
     with prefect_server(folder) as url:
         project = Project(folder / "project")
-        project.env["PREFECT_API_URL"] = url
+        project.env |= {"PREFECT_API_URL": url, "RAY_ADDRESS": "none"}  # the flow notes the address and uses no cluster
         project.prefect("work-pool", "create", POOL, "--type", "process")
         project.prefect("work-pool", "set-concurrency-limit", POOL, str(limit))
         project.prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
