@@ -27,6 +27,15 @@ def peak_device_bytes() -> int:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() and torch.cuda.is_initialized() else 0
 
 
+def kernel_kills() -> int:
+    """Return how many processes this machine's kernel has killed since its start because memory ran out.
+
+    The kernel of a container's host counts for all its containers. The number is 0 where the kernel does not tell.
+    """
+    counters = dict(line.split() for line in _read("/proc/vmstat").splitlines())
+    return int(counters.get(b"oom_kill", 0))
+
+
 def _own_bytes(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()  # size, resident, shared, …, in pages; nothing of a zombie's
     return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES if fields else 0

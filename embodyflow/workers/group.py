@@ -18,7 +18,7 @@ from embodyflow.process.tracing import span, trace_file
 from embodyflow.workers.busy_time import BusyTime
 from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
-from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
+from embodyflow.workers.lost_actors import ACTOR_GONE, LossReasons
 from embodyflow.workers.membership import Membership
 from embodyflow.workers.profiles import PROFILES
 from embodyflow.workers.ray_threads import in_thread
@@ -72,6 +72,7 @@ class WorkerGroup:
         self._engine, self._config, self._buffers = shape.engine, config, buffers
         self._places, self._is_collective = places, is_collective
         self._starts = Counter[int]()  # by rank
+        self._reasons = LossReasons(config)
         self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
         self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and its error
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
@@ -282,15 +283,14 @@ class WorkerGroup:
         try:
             return await asyncio.gather(*refs)
         except ACTOR_GONE as error:
-            raise WorkerLostError(f"a worker of the {self.role} group is gone: {self._why(error)}") from error
+            raise WorkerLostError(
+                f"a worker of the {self.role} group is gone: {self._reasons.explain(error)}"
+            ) from error
         except Exception as error:
             if self._ranks_communicate and await self._any_dead():
                 # Its siblings fail in their collectives, and their errors may arrive first.
                 raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
             raise
-
-    def _why(self, error: Exception) -> str:
-        return explain_loss(error, self._config)
 
     async def _any_dead(self) -> bool:
         """Return True if the process of a rank has ended; a busy one has not."""
@@ -370,7 +370,9 @@ class WorkerGroup:
         except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
-            raise WorkerLostError(f"a worker of the {self.role} group did not start: {self._why(error)}") from error
+            raise WorkerLostError(
+                f"a worker of the {self.role} group did not start: {self._reasons.explain(error)}"
+            ) from error
         self.pids.update(zip(ranks, pids, strict=True))
 
     async def _within(self, answers: Any, late: str, seconds: float) -> list[Any]:

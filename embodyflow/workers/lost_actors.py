@@ -3,6 +3,7 @@
 import ray
 
 from embodyflow.config import RunConfig
+from embodyflow.process.memory import kernel_kills
 
 ACTOR_GONE = (
     ray.exceptions.RayActorError,
@@ -11,13 +12,32 @@ ACTOR_GONE = (
 )
 
 
-def explain_loss(error: Exception, config: RunConfig) -> str:
-    """Return why an actor is gone, in one line, and what to change if Ray killed it because memory ran short."""
-    why = first_line(error)
-    if not isinstance(error, ray.exceptions.OutOfMemoryError):
+class LossReasons:
+    """Tells why actors are gone.
+
+    Ray's memory monitor says what it kills. The kernel may be faster, and Ray sees only the end of a process then.
+
+    Args:
+        config: Configuration of the run, whose keys decide how much memory workers need.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        keys = ["rollout.num_workers"]
+        if hasattr(config.rollout, "envs_per_worker"):
+            keys.append("rollout.envs_per_worker")
+        self._advice = f"lower {' or '.join(keys)}, or give the machine more memory"
+        self._kills_before = kernel_kills()
+
+    def explain(self, error: Exception) -> str:
+        """Return why an actor is gone, in one line, and what to change if memory ran short on this machine."""
+        why = first_line(error)
+        if isinstance(error, ray.exceptions.OutOfMemoryError):
+            return f"{why}; {self._advice}"
+        kills = kernel_kills() - self._kills_before
+        if kills > 0:
+            processes = "a process" if kills == 1 else f"{kills} processes"
+            return f"{why} Memory ran out on this machine and its kernel killed {processes}; {self._advice}"
         return why
-    keys = ["rollout.num_workers", *(["rollout.envs_per_worker"] if hasattr(config.rollout, "envs_per_worker") else [])]
-    return f"{why}; lower {' or '.join(keys)}, or give the machine more memory"
 
 
 def first_line(error: Exception) -> str:

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 
-from embodyflow.process.memory import private_bytes
+import pytest
+
+from embodyflow.process import memory
+from embodyflow.process.memory import kernel_kills, private_bytes
 
 CHILD = "x = bytearray(60_000_000); print('ready', flush=True); input()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}])"
@@ -36,3 +39,11 @@ def test_a_process_that_has_ended_uses_nothing() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert private_bytes(process.pid) == 0  # a zombie
     assert private_bytes(process.pid) == 0
+
+
+@pytest.mark.parametrize(
+    ("counters", "kills"), [(b"pgfault 12\noom_kill 3\nswap_ra 0\n", 3), (b"pgfault 12\n", 0), (b"", 0)]
+)
+def test_processes_that_the_kernel_killed(counters: bytes, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_read", {"/proc/vmstat": counters}.get)
+    assert kernel_kills() == kills

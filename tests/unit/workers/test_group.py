@@ -16,6 +16,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
 from embodyflow.errors import NodeTimeoutError, ShardLostError, WorkerLostError
 from embodyflow.workers import group as group_module
+from embodyflow.workers import lost_actors
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
@@ -240,6 +241,23 @@ def test_the_log_says_why_a_rank_is_replaced(
     Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY)), Rank(2)]).run()
     [line] = [record.getMessage() for record in caplog.records if "is replaced" in record.getMessage()]
     assert "running low on memory; lower rollout.num_workers or rollout.envs_per_worker" in line
+
+
+@pytest.mark.parametrize(("kills", "processes"), [(1, "a process"), (3, "3 processes")])
+def test_the_log_says_that_the_kernel_ran_out_of_memory(
+    kills: int,
+    processes: str,
+    tiny_config: Callable[..., RunConfig],
+    killed: list[Rank],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counts = iter([7, 7 + kills])
+    monkeypatch.setattr(lost_actors, "kernel_kills", lambda: next(counts))
+    gone = ray.exceptions.RayActorError("actor")
+    Group(tiny_config(), [Rank(1, failing(gone)), Rank(2)]).run()
+    [line] = [record.getMessage() for record in caplog.records if "is replaced" in record.getMessage()]
+    assert f"its kernel killed {processes}; lower rollout.num_workers or rollout.envs_per_worker" in line
 
 
 def test_a_start_that_takes_too_long_names_its_key(tiny_config: Callable[..., RunConfig]) -> None:
