@@ -16,9 +16,12 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
 # Pytest keeps the rewritten tests for the other process and the next call, also where nothing else keeps bytecode.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-# While a run starts and ends it leaves one of two cores idle.
 # Files start in the order of their paths: the longest, which are those of tests/chaos, first, and not at the end alone.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+FILES := --dist loadfile --no-loadscope-reorder
+# While a run starts and ends it leaves one of two cores idle.
+TWO_AT_ONCE := $(FILES) --numprocesses 2
+# A unit test waits for a third of its time: for processes that it starts, for limits of time and for disks.
+THREE_AT_ONCE := $(FILES) --numprocesses 3
 # A busy machine may be too slow for a limit of time, or end a server that tests share. Such a test runs once more, and
 # the summary names it.
 BUSY := TimeoutExpired TimeoutError pytest-timeout not.over.after nothing.answers.there did.not.answer
@@ -44,7 +47,7 @@ down:  ## stop the local stack
 	@$(BIN)/embodyflow down
 
 test: install  ## run the unit tests and a slice of the integration tests, within eight minutes on two cores
-	$(PYTEST) tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
+	$(PYTEST) tests/unit -m "not slow and not gpu" $(THREE_AT_ONCE)
 	$(PYTEST) tests/chaos tests/integration -m "core and not slow and not gpu" $(TWO_AT_ONCE) $(ONCE_MORE)
 
 test-all: install  ## run the integration and chaos tests that `make test` leaves out

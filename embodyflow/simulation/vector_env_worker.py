@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
@@ -29,8 +29,10 @@ from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
 from embodyflow.process.child import receive, send, spin
 from embodyflow.process.tracing import record, span
-from embodyflow.simulation.mujoco_rollout import MujocoRollout
-from embodyflow.simulation.mujoco_tasks import Outcome
+
+if TYPE_CHECKING:
+    from embodyflow.simulation.mujoco_rollout import MujocoRollout
+    from embodyflow.simulation.mujoco_tasks import Outcome
 
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 """Spaces whose actions are arrays of numbers."""
@@ -156,6 +158,15 @@ def _can_defer_images(env: gym.Env[Any, Any]) -> bool:
     return hasattr(env, "defer_images") and isinstance(space, gym.spaces.Dict) and len(space) > 1
 
 
+def _mujoco_rollout(envs: Mapping[int, gym.Env[Any, Any]]) -> "MujocoRollout | None":
+    """Return the faster stepper of one of Gymnasium's plain MuJoCo tasks, or None for other environments."""
+    if not all(type(env.unwrapped).__module__.startswith("gymnasium.envs.mujoco.") for env in envs.values()):
+        return None
+    from embodyflow.simulation.mujoco_rollout import MujocoRollout  # doubles the time that a process needs to start
+
+    return MujocoRollout.for_envs(envs)
+
+
 def _aligned(size: int) -> int:
     """Round a size up to a multiple of a cache line, so that arrays do not share lines."""
     return -(-size // 64) * 64
@@ -180,7 +191,7 @@ class EnvGroup:
             if _can_defer_images(env):  # only the last observation of a chunk is used
                 env.unwrapped.defer_images = True  # type: ignore[attr-defined]
                 self._deferring.add(index)
-        self._rollout = MujocoRollout.for_envs(self._envs)
+        self._rollout = _mujoco_rollout(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
     def record(self, folder: str, process: str) -> None:
@@ -243,7 +254,7 @@ class EnvGroup:
         for key, column in buffers.infos.items():
             column[index] = infos[key]
 
-    def _write_outcome(self, indices: Sequence[int], outcome: Outcome, truncated: Array) -> None:
+    def _write_outcome(self, indices: Sequence[int], outcome: "Outcome", truncated: Array) -> None:
         """Write the results of a chunk; each environment's results stop at its first end."""
         buffers, rows = self._buffers, np.arange(len(indices))
         over = outcome.terminated | truncated

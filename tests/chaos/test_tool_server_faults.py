@@ -15,8 +15,7 @@ import pytest
 from agent_jobs import tools_word
 from faulty_mcp_tools import http_tools, plan, start_server, stdio_tools
 from faulty_runs import FaultyRuns, Outcome, fault
-
-from embodyflow.process.ports import free_port
+from server_ports import server_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -34,7 +33,7 @@ class RevivedServer:
     """A server over HTTP that somebody starts again some seconds after its death."""
 
     folder: Path
-    port: int = field(default_factory=lambda: free_port(0))
+    port: int = field(default_factory=server_port)
     num_deaths: int = 0
     _process: Popen[bytes] | None = None
     _closing: threading.Event = field(default_factory=threading.Event)

@@ -1,5 +1,8 @@
 """Where Hydra looks for configuration files: in the project's ``configs/``, then in the shipped ones."""
 
+from pathlib import Path
+
+import hydra.conf
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
@@ -13,7 +16,7 @@ class ProjectConfigs(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Prepend ``configs/`` of the current folder if that is a project other than the one that ships ours.
 
-        Hydra names folders with the prefix ``file://`` or none.
+        Hydra names folders with the prefix ``file://`` or none, and the package of its own files with ``pkg://``.
         """
         *own, _ = config_folders()
         for folder in own:
@@ -22,3 +25,5 @@ class ProjectConfigs(SearchPathPlugin):
             scheme, _, place = str(element.path).rpartition("://")
             if scheme in ("", "file"):
                 element.path = f"{ReadOnce.scheme()}://{place}"
+            elif place == hydra.conf.__name__:
+                element.path = f"{ReadOnce.scheme()}://{Path(hydra.conf.__file__).parent}"

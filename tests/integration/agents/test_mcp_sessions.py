@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 from faulty_mcp_tools import http_server, http_tools, plan, start_server, stdio_tools
+from server_ports import server_port
 from waiting import eventually
 
 from embodyflow.agents.tool import ModelTool, build_tools, close_tools
 from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
-from embodyflow.process.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +50,7 @@ def ask_all(tools: Tools, calls: Sequence[tuple[str, str]]) -> list[Answer]:
 
 @pytest.mark.parametrize("fault", ["server_error", "disconnect"])
 def test_a_failed_request_over_http_fails_no_other(tmp_path: Path, open_tools: list[Tools], fault: str) -> None:
-    port, calls = free_port(0), [(fault, f"{number}/0") for number in range(8)]
+    port, calls = server_port(), [(fault, f"{number}/0") for number in range(8)]
     with http_server(tmp_path, port, fault):
         tools = build(open_tools, http_tools(port, timeout=60, backoff=0.01))
         for place in ("2/0", "5/0"):
@@ -64,7 +64,7 @@ def test_a_failed_request_over_http_fails_no_other(tmp_path: Path, open_tools: l
 
 def test_a_server_that_was_restarted_between_calls_gets_new_sessions(tmp_path: Path, open_tools: list[Tools]) -> None:
     """It does not know the sessions of its predecessor, of which there are eight."""
-    port, calls = free_port(0), [("look_up", f"{number}/0") for number in range(8)]
+    port, calls = server_port(), [("look_up", f"{number}/0") for number in range(8)]
     with http_server(tmp_path, port, "look_up"):
         tools = build(open_tools, http_tools(port, timeout=60, retries=1, backoff=0.01))
         assert {answer.retries for answer in ask_all(tools, calls)} == {0}
@@ -74,7 +74,7 @@ def test_a_server_that_was_restarted_between_calls_gets_new_sessions(tmp_path: P
 
 
 def test_calls_wait_for_a_server_that_starts_again(tmp_path: Path, open_tools: list[Tools]) -> None:
-    port = free_port(0)
+    port = server_port()
     with http_server(tmp_path, port, "look_up"):
         tools = build(open_tools, http_tools(port, timeout=60, retries=9, backoff=0.1))
 

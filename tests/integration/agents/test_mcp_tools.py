@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from server_ports import server_port
 from waiting import eventually
 
 from embodyflow.agents.tool import OLDEST_MCP, build_tools, close_tools
@@ -182,9 +183,7 @@ def test_unknown_tools_and_equal_names_are_refused(tools):
 
 def test_a_server_over_http_is_connected_to_again():
     pytest.importorskip("mcp", reason="needs the extra mcp")
-    from embodyflow.process.ports import free_port
-
-    port = free_port(0)
+    port = server_port()
     start = [sys.executable, str(SERVER), str(port)]
     server = subprocess.Popen(start, stderr=subprocess.DEVNULL)
     try:

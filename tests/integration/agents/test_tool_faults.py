@@ -9,10 +9,10 @@ import agent_jobs
 import pytest
 from agent_jobs import WORDS, agent_words, tools_word
 from faulty_mcp_tools import http_server, http_tools, plan, stdio_tools
+from server_ports import server_port
 
 from benchmarks.control.in_process import InProcessRun
 from embodyflow.data.tables import digest_of
-from embodyflow.process.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +68,7 @@ def plan_faults(run: InProcessRun, iteration: int, faults: Path) -> None:
 def test_a_hundred_faults_of_five_kinds_leave_the_weights_as_they_are(faults: Path) -> None:
     """A call takes too long, raises, kills its process, gets a 503, and loses its connection."""
     pytest.importorskip("mcp", reason="needs the extra mcp")
-    port = free_port(0)
+    port = server_port()
     with http_server(faults, port, "server_error", "disconnect"):
         undisturbed, quiet = train(faults, port, faulty=False)
         disturbed, noisy = train(faults, port, faulty=True)

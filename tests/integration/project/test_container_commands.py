@@ -20,11 +20,12 @@ import pytest
 import yaml
 from deployment_files import DEPLOYMENTS
 from local_stack import Project
+from server_ports import server_port
 from small_runs import SMALL
 from waiting import eventually
 
 from embodyflow.orchestration.watchers.orphans import marked_processes
-from embodyflow.process.ports import answers, free_port
+from embodyflow.process.ports import answers
 from embodyflow.stack.processes import start_process, stop_processes
 
 pytestmark = [
@@ -52,8 +53,8 @@ class Containers:
     """
 
     project: Project
-    prefect: int = field(default_factory=lambda: free_port(0))
-    ray: int = field(default_factory=lambda: free_port(0))
+    prefect: int = field(default_factory=server_port)
+    ray: int = field(default_factory=server_port)
 
     def __post_init__(self) -> None:
         folder = self.project.root.parent
@@ -86,7 +87,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
         command = [*COMPOSE["prefect-server"]["command"][:-1], "127.0.0.1", f"--port={found.prefect}"]
         found.start("prefect-server", command, server)
         head = [*COMPOSE["ray-head"]["command"], f"--port={found.ray}", f"--temp-dir={sockets}"]
-        found.start("ray-head", [*head, f"--ray-client-server-port={free_port(0)}", *HERE], found.environment("ray"))
+        found.start("ray-head", [*head, f"--ray-client-server-port={server_port()}", *HERE], found.environment("ray"))
         address = f"127.0.0.1:{found.ray}"
         assert eventually(lambda: answers(address), 120.0), found.log("ray-head")
         worker = [word.replace("ray-head:6379", address) for word in COMPOSE["ray-worker"]["command"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import httpx
 import numpy as np
 import psutil
 from safetensors.numpy import load_file
+from server_ports import server_port
 
 from embodyflow.config.generation import GenerationConfig
 from embodyflow.generation.engines import build_generation_engine
@@ -157,9 +157,7 @@ def completions_server(
 @contextmanager
 def vllm_serve(model_path: Path) -> Iterator[str]:
     """Start a real server and yield its address; all its processes end afterwards, and with this process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = server_port()
     options = {
         "model": model_path,
         "host": "127.0.0.1",

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from server_ports import server_port
 from waiting import eventually
 
-from embodyflow.process.ports import free_port
 from embodyflow.stack.processes import start_process, stop_processes
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
@@ -79,8 +79,8 @@ class Slurm:
 @contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
     """Run a cluster."""
-    nodes = "\n".join(NODE.format(name=name, port=free_port(0)) for name in NODES)
-    text = CONFIGURATION.format(port=free_port(0), user=getpass.getuser(), folder=folder, nodes=nodes)
+    nodes = "\n".join(NODE.format(name=name, port=server_port()) for name in NODES)
+    text = CONFIGURATION.format(port=server_port(), user=getpass.getuser(), folder=folder, nodes=nodes)
     (folder / "state").mkdir()
     (folder / "slurm.conf").write_text(text)
     cluster = Slurm(folder)

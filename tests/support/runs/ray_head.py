@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from server_ports import server_port
 from support_path import SUPPORT_PATH
 
-from embodyflow.process.ports import answers, free_port
+from embodyflow.process.ports import answers
 from embodyflow.stack.processes import descendants, start_process, stop_processes
 from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
 from embodyflow.stack.stack_folder import StackFolder
@@ -30,7 +31,7 @@ class RayHead:
 
     def __init__(self, folder: Path, *, prefix: Sequence[str] = (), **settings: str) -> None:
         self._folder, self._prefix = folder, prefix
-        self._port = free_port(0)
+        self._port = server_port()
         self._address, secret = f"127.0.0.1:{self._port}", ray_environment(StackFolder(folder))
         self._env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self._env |= NO_TELEMETRY | secret | settings
@@ -46,7 +47,7 @@ class RayHead:
     def start(self) -> None:
         """Start the node and wait until it has started."""
         self._sockets = tempfile.mkdtemp(prefix="ef-ray-")  # a longer path breaks Ray's sockets
-        command = [*self._prefix, *ray_command(self._port, free_port(0), self._sockets)]
+        command = [*self._prefix, *ray_command(self._port, server_port(), self._sockets)]
         self._log.unlink(missing_ok=True)
         self._process = start_process(command, log=self._log, env=self._env, cwd=self._folder)
         deadline = time.monotonic() + 120

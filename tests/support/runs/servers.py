@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from server_ports import server_port
 
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, access_settings, server_command
-from embodyflow.process.ports import free_port, listen_on
+from embodyflow.process.ports import listen_on
 from embodyflow.stack.processes import start_process, stop_processes
 
 
@@ -24,7 +25,7 @@ class PrefectServer:
     """
 
     def __init__(self, folder: Path, port: int | None = None, auth_string: str | None = None) -> None:
-        self._folder, self._port = folder, free_port(0) if port is None else port
+        self._folder, self._port = folder, server_port() if port is None else port
         self._env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
         for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
             self._env.pop(name, None)

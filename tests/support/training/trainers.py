@@ -1,14 +1,12 @@
 """Trainers of one rank, with rows and demonstrations to train them on."""
 
-import contextlib
 import os
-import secrets
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch.multiprocessing as mp
+from server_ports import server_port
 from tensordict import TensorDict
 
 from embodyflow.config import RunConfig
@@ -24,12 +22,8 @@ Weights = dict[str, np.ndarray]
 
 
 def free_address() -> str:
-    """Return an address that is free, below the ports that the system gives to outgoing connections (from 32768)."""
-    while True:
-        port = secrets.randbelow(11_000) + 21_000
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return f"127.0.0.1:{port}"
+    """Return an address at which no other process of the tests listens."""
+    return f"127.0.0.1:{server_port()}"
 
 
 def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:

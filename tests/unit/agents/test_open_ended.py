@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 import torch
 from language_models import save_model
+from waiting import eventually
 
 from embodyflow.agents.conducting import open_ended
 from embodyflow.agents.conducting.open_ended import OpenEnded
@@ -48,6 +48,11 @@ def play(conductor: OpenEnded[Turns], seed: int, pause: float = 0.0, timeout: fl
     return conductor.play([lambda n, s=s: converse(conductor, s, pause, n) for s in (seed, seed + 50)], timeout)  # type: ignore[misc]
 
 
+def plays(conductor: OpenEnded[Turns]) -> bool:
+    """Wait until the two episodes of a group have begun, which takes a busy machine longer; return True then."""
+    return eventually(lambda: conductor._num_alive == 2)
+
+
 def test_a_groups_rows_do_not_depend_on_the_groups_beside_it(conductor: OpenEnded[Turns]) -> None:
     alone = [play(conductor, seed) for seed in (0, 100, 200)]
     with ThreadPoolExecutor() as threads:
@@ -58,10 +63,13 @@ def test_a_groups_rows_do_not_depend_on_the_groups_beside_it(conductor: OpenEnde
 
 def test_a_quick_group_does_not_wait_for_a_slow_one(conductor: OpenEnded[Turns]) -> None:
     with ThreadPoolExecutor() as threads:
-        slow = threads.submit(play, conductor, 0, 0.5)
-        time.sleep(0.05)
+        slow = threads.submit(play, conductor, 0, 60.0)
+        assert plays(conductor)
         play(conductor, 100)
         assert not slow.done()
+        conductor.close()
+        with pytest.raises(RuntimeError, match="was closed"):
+            slow.result()
 
 
 def test_the_failure_of_a_group_leaves_the_others_alone(conductor: OpenEnded[Turns]) -> None:
@@ -95,7 +103,7 @@ def test_closing_ends_groups_and_frees_the_engine(engine: HFEngine) -> None:
     conductor = OpenEnded[Turns](engine, SAMPLING, 4)
     with ThreadPoolExecutor() as threads:
         playing = threads.submit(play, conductor, 0, 60.0)
-        time.sleep(0.05)
+        assert plays(conductor)
         conductor.close()
         with pytest.raises(RuntimeError, match="was closed"):
             playing.result()
@@ -107,9 +115,8 @@ def test_closing_ends_groups_and_frees_the_engine(engine: HFEngine) -> None:
 def test_an_error_of_the_engine_reaches_every_group(engine: HFEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = OpenEnded[Turns](engine, SAMPLING, 4)
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(play, conductor, 0, 0.3)
-        time.sleep(0.1)
-        assert conductor._conversations is not None
+        waiting = threads.submit(play, conductor, 0, 60.0)
+        assert plays(conductor) and conductor._conversations is not None
         monkeypatch.setattr(conductor._conversations, "step", lambda: 1 / 0)
         for group in (waiting, threads.submit(play, conductor, 100)):
             with pytest.raises(ZeroDivisionError):

@@ -6,13 +6,15 @@ from embodyflow.process.core_time import CoreTime, core_time_so_far
 
 
 def test_work_computes_and_a_sleep_does_neither() -> None:
-    before, began = core_time_so_far(), time.perf_counter()
-    while time.perf_counter() - began < 0.2:
+    outer, before, inner = time.perf_counter(), core_time_so_far(), time.perf_counter()
+    while time.perf_counter() - inner < 0.2:
         pass
-    used, whole = core_time_so_far() - before, time.perf_counter() - began
-    assert 0 < used.computing <= whole + 0.01 and used.queued >= 0
-    # Together they are all of the time; other threads of the process may compute as well.
-    assert abs(used.computing + used.queued - whole) < 0.1 or used.queued == 0
+    inside = time.perf_counter() - inner
+    used, outside = core_time_so_far() - before, time.perf_counter() - outer
+    assert used.computing > 0 and used.queued >= 0
+    # Together they are all of the time between the two readings. A busy machine may take the core at either of them.
+    # On one without the kernel's counts there is no time in the queue.
+    assert inside - 0.1 < used.computing + used.queued < outside + 0.1 or used.queued == 0
     before = core_time_so_far()
     time.sleep(0.2)
     assert (core_time_so_far() - before).computing < 0.1

@@ -17,11 +17,11 @@ def test_a_process_that_does_not_record_spends_no_time_on_spans() -> None:
     with span("play", "call", iteration=1) as first:
         first.note(rows=3)
     assert trace_file() is None and span("play", "call") is span("train", "call")
-    began = time.perf_counter()
+    began = time.thread_time()  # a busy machine stretches only the time by the clock
     for _ in range(10_000):
         with span("play", "call", iteration=1):
             pass
-    assert time.perf_counter() - began < 0.2  # it takes 3 ms
+    assert time.thread_time() - began < 0.2  # it takes 3 ms
 
 
 def test_spans_nest_on_their_threads(tmp_path: Path) -> None:

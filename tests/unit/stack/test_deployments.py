@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
+from prefect.settings import Settings
 
 from embodyflow.cli import up
 from embodyflow.cli.run import run_experiment
@@ -24,6 +24,16 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
+
+
+def settings_under(environment: Mapping[str, str]) -> Settings:
+    """Return the settings that a process of Prefect has under these environment variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("PREFECT_")]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return Settings()
 
 
 def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
@@ -122,28 +132,18 @@ def test_our_database_has_a_url_and_the_users_retention(no_settings: Path, monke
     services.create_auth_string(folder)
     database = services.database_environment(folder)
     assert services.RETENTION.items() <= database.items()
-    program = (
-        "from prefect.settings import get_current_settings as settings\n"
-        "print(settings().server.database.connection_url.get_secret_value())"
-    )
-    command, env = [sys.executable, "-c", program], services.environment(folder, STATE) | database
-    output = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == f"sqlite+aiosqlite:///{no_settings}/.embodyflow/prefect/prefect.db"
+    url = settings_under(services.environment(folder, STATE) | database).server.database.connection_url
+    assert url is not None
+    assert url.get_secret_value() == f"sqlite+aiosqlite:///{no_settings}/.embodyflow/prefect/prefect.db"
     monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")
     assert services.database_environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
 
 
 def test_prefect_parses_the_retention_settings() -> None:
-    program = (
-        "from prefect.settings import get_current_settings as settings\n"
-        "server = settings().server\n"
-        "vacuum = server.services.db_vacuum\n"
-        "print(server.events.retention_period.days, vacuum.retention_period.days, *sorted(vacuum.enabled_vacuum_types))"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | services.RETENTION, capture_output=True, text=True, check=True
-    )
-    assert output.stdout.split() == ["1", "30", "events", "flow_runs"]
+    server = settings_under(os.environ | services.RETENTION).server
+    vacuum = server.services.db_vacuum
+    assert (server.events.retention_period.days, vacuum.retention_period.days) == (1, 30)
+    assert sorted(vacuum.enabled_vacuum_types) == ["events", "flow_runs"]
 
 
 def test_empty_addresses_count_as_unset() -> None:
@@ -207,10 +207,6 @@ def test_the_offer_to_resume_a_run_names_a_command_that_can(
 
 def test_the_server_streams_logs_to_watchers(tmp_path: Path) -> None:
     """By default `prefect deployment run --watch` shows events alone; Prefect must know the settings by these names."""
-    program = (
-        "from prefect.settings import get_current_settings; logs = get_current_settings().server.logs; "
-        "print(logs.stream_out_enabled and logs.stream_publishing_enabled)"
-    )
     env = services.environment(StackFolder(tmp_path), replace(STATE, owns_server=False))
-    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
+    logs = settings_under(env).server.logs
+    assert logs.stream_out_enabled and logs.stream_publishing_enabled

@@ -1,0 +1,23 @@
+"""Ports for servers of tests that listen seconds after their port is chosen, or again after a restart."""
+
+import secrets
+import socket
+
+from embodyflow.process.ports import claim_port
+
+_CLAIMS: list[socket.socket] = []
+"""Claims on all ports so far, which hold until this process ends."""
+
+
+def server_port() -> int:
+    """Return a free port that no other test gets, nor any connection.
+
+    Linux gives connections ports from 32768 on, and a Ray cluster its workers those up to 19999.
+    """
+    while True:
+        chosen = secrets.randbelow(11_000) + 21_000
+        port, claim = claim_port(chosen)
+        if port == chosen:
+            _CLAIMS.append(claim)
+            return port
+        claim.close()
