@@ -1,9 +1,9 @@
 """Protocols of policies and critics, as the rollout and trainer engines use them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -101,6 +101,25 @@ class ActingPolicy(Policy, Protocol):
             observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, for a policy that reads
                 images, those of each camera, uint8 ``[n, H, W, 3]``.
             uniforms: Random numbers in [0, 1), float32 ``[n, R]``; ``None`` decides greedily.
+            temperature: Temperature of the sampling distribution.
+        """
+
+
+StepDecisions: TypeAlias = Callable[[int, np.ndarray], Decision]
+"""Function of a step t and the states before it, float32 ``[n, S]``, that decides for n environments."""
+
+
+@runtime_checkable
+class StepwisePolicy(Protocol):
+    """A policy of states that computes once for many steps what depends on their random numbers alone."""
+
+    def prepare_steps(self, uniforms: np.ndarray, temperature: float) -> StepDecisions:
+        """Return a function that decides at step t as :meth:`ActingPolicy.act` does by ``uniforms[t]``, bit by bit.
+
+        It holds for the weights that the policy has now.
+
+        Args:
+            uniforms: Random numbers in [0, 1), ``[T, n, R]``.
             temperature: Temperature of the sampling distribution.
         """
 

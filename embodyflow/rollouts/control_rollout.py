@@ -18,7 +18,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import DamageError
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, StepDecisions, StepwisePolicy
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
@@ -106,8 +106,10 @@ class ControlRollout:
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
         record, finished = self._new_record(), Finished()
+        decide = self._decisions(uniforms, (iteration - 1) * self._num_steps)
         for t in range(self._num_steps):
-            decision = self._decide(uniforms[t], (iteration - 1) * self._num_steps + t)
+            with span("act", "policy", rows=self._num_envs):
+                decision = decide(t, self._state)
             self._step(t, decision, record, finished)
         record.end(np.arange(self._num_envs), self._num_steps - 1, self._state, np.zeros(self._num_envs, np.bool_))
         first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
@@ -176,11 +178,18 @@ class ControlRollout:
             record.columns["running_returns"] = np.zeros((self._num_envs, self._num_steps), np.float32)
         return record
 
-    def _decide(self, uniforms: np.ndarray, num_steps: int) -> Decision:
-        """Sample an action for every environment by random numbers ``[n, A]``, after so many steps of the run."""
-        del num_steps
-        with span("act", "policy", rows=self._num_envs):
-            return self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
+    def _decisions(self, uniforms: np.ndarray, first_step: int) -> StepDecisions:
+        """Return the decisions of an iteration's steps.
+
+        Args:
+            uniforms: Random numbers in [0, 1), ``[T, n, A]``.
+            first_step: Number of steps that each environment has taken in the run before the iteration.
+        """
+        del first_step
+        policy, temperature = self.policy, self.config.rollout.temperature
+        if isinstance(policy, StepwisePolicy):
+            return policy.prepare_steps(uniforms, temperature)
+        return lambda t, states: policy.act({"state": states}, uniforms[t], temperature)
 
     def _executable(self, actions: np.ndarray) -> np.ndarray:
         """Return the actions that environments execute for the policy's ``[n, 1, A]``."""
@@ -191,13 +200,17 @@ class ControlRollout:
         step = self._env.step(self._executable(decision.actions))
         record.add(t, self._state, decision, step)
         self._state = step.observation["state"].astype(np.float32)
-        over = np.flatnonzero(step.terminated | step.truncated)
-        record.end(over, t, self._state, step.terminated)
-        self._running_returns = self.config.algorithm.gamma * self._running_returns + step.rewards[:, 0]
+        rewards = step.rewards[:, 0]
+        self._running_returns = self.config.algorithm.gamma * self._running_returns + rewards
         if self._scales_rewards:
             record.columns["running_returns"][:, t] = self._running_returns
-        self._count(step, over, finished)
-        self._reset(over)
+        self._returns += rewards
+        self._lengths += step.num_steps
+        over = np.flatnonzero(step.terminated | step.truncated)
+        if over.size:
+            record.end(over, t, self._state, step.terminated)
+            self._finish(over, finished)
+            self._reset(over)
 
     def _restore(self, iteration: int, stored: OpenEpisodesFolder | None) -> None:
         """Bring the environments to their states at the end of an iteration; 0 is the start of the run."""
@@ -220,9 +233,8 @@ class ControlRollout:
         elif self._scales_rewards:
             raise DamageError(f"iteration {iteration}: its open episodes have no running returns, which scale rewards")
 
-    def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
-        self._returns += step.rewards[:, 0]
-        self._lengths += step.num_steps
+    def _finish(self, over: np.ndarray, finished: Finished) -> None:
+        """Record the episodes that ended, and reset their environments' counts."""
         finished.returns += self._returns[over].tolist()
         finished.lengths += self._lengths[over].tolist()
         self._returns[over], self._running_returns[over], self._lengths[over] = 0.0, 0.0, 0
@@ -246,18 +258,16 @@ class ControlRollout:
 
         An episode that a batch begins by itself has no seed.
         """
-        if len(envs) and self._env.resets_itself:
-            self._state[envs] = self._env.reset(envs.tolist())["state"]
-            self._num_episodes[envs] += 1
-        elif len(envs):
+        seeds = None
+        if not self._env.resets_itself:
             numbers = (self.rank * self._num_envs + envs).tolist()
             episodes = self._num_episodes[envs].tolist()
             seeds = [
                 derive_seed(self.config.seed, "episode", number, episode) % (LARGEST_ENV_SEED + 1)
                 for number, episode in zip(numbers, episodes, strict=True)
             ]
-            self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]
-            self._num_episodes[envs] += 1
+        self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]
+        self._num_episodes[envs] += 1
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of environment faults since the last call."""
@@ -303,6 +313,7 @@ class _Record:
             "loss_mask": np.ones((*shape, 1), np.bool_),
         }
         self._longest = min(num_steps, config.env.max_steps)
+        self._skips_resets = config.env.vector is not None  # only a batch has steps that are no transitions
         self._start = np.zeros(num_envs, np.int64)
         self._pieces: list[tuple[int, int, int]] = []  # environment, first step, number of steps
         self._final_states: list[np.ndarray] = []
@@ -314,7 +325,8 @@ class _Record:
         self.columns["action_tokens"][:, t] = decision.tokens
         self.columns["log_probs"][:, t] = decision.log_probs
         self.columns["rewards"][:, t] = step.rewards
-        self._start[step.num_steps == 0] = t + 1
+        if self._skips_resets:
+            self._start[step.num_steps == 0] = t + 1
 
     def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
         """End a piece of each environment after step t, with states ``[n, S]``; skip environments without a step."""

@@ -18,7 +18,7 @@ def executable_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray
     Returns:
         With a Box the actions within its bounds, ``[n, C, A]``; else :func:`numbered_actions`.
     """
-    return np.clip(actions, space.low, space.high) if isinstance(space, Box) else numbered_actions(space, actions)
+    return actions.clip(space.low, space.high) if isinstance(space, Box) else numbered_actions(space, actions)
 
 
 def stretched_actions(space: Box, actions: np.ndarray) -> np.ndarray:

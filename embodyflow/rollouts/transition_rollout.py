@@ -7,7 +7,7 @@ from gymnasium.spaces import Box
 
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import Columns
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, StepDecisions
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.executable_actions import stretched_actions
 from embodyflow.simulation.vector_env import ChunkStep
@@ -22,17 +22,26 @@ class TransitionRollout(ControlRollout):
     def _new_record(self) -> "TransitionRecord":
         return TransitionRecord(self.config, self.rank)
 
-    def _decide(self, uniforms: np.ndarray, num_steps: int) -> Decision:
+    def _decisions(self, uniforms: np.ndarray, first_step: int) -> StepDecisions:
         settings = self.config.off_policy
         assert settings is not None
-        if num_steps * self.world_size * self._num_envs >= settings.random_transitions:
-            return super()._decide(uniforms, num_steps)
-        actions = (2 * uniforms - 1).astype(np.float32)
-        log_probs = np.full((len(actions), 1), -actions.shape[1] * np.log(2), np.float32)
-        return Decision(actions, log_probs, actions[:, None])
+        num_random, per_step = settings.random_transitions, self.world_size * self._num_envs
+        decide = super()._decisions(uniforms, first_step)
+
+        def explore(t: int, states: np.ndarray) -> Decision:
+            return _random(uniforms[t]) if (first_step + t) * per_step < num_random else decide(t, states)
+
+        return explore
 
     def _executable(self, actions: np.ndarray) -> np.ndarray:
         return stretched_actions(cast(Box, self._action_space), actions)
+
+
+def _random(uniforms: np.ndarray) -> Decision:
+    """Return actions ``[n, A]`` that are uniform in [-1, 1], by random numbers in [0, 1)."""
+    actions = (2 * uniforms - 1).astype(np.float32)
+    log_probs = np.full((len(actions), 1), -actions.shape[1] * np.log(2), np.float32)
+    return Decision(actions, log_probs, actions[:, None])
 
 
 class TransitionRecord:

@@ -4,8 +4,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
 OUTPUT_BYTES = 10_000_000
@@ -87,18 +86,28 @@ def _write(data: bytes) -> None:
         data = data[os.write(_STDERR, data) :]
 
 
-@contextmanager
-def printing_limited(limit: OutputLimit) -> Iterator[None]:
-    """Limit what this thread prints by Python's ``sys.stdout`` and ``sys.stderr`` in the block.
+class PrintingLimited:
+    """A block that limits what its thread prints by Python's ``sys.stdout`` and ``sys.stderr``.
+
+    It is a class because every step enters it, and a generator costs several times as much.
 
     What native code writes to the descriptors passes: only a process of its own can be limited there.
+
+    Args:
+        limit: Bytes that may pass.
     """
-    with _streams_wrapped():
-        before, _current.limit = getattr(_current, "limit", None), limit
-        try:
-            yield
-        finally:
-            _current.limit = before
+
+    def __init__(self, limit: OutputLimit) -> None:
+        self._limit = limit
+
+    def __enter__(self) -> None:
+        _wrap_streams()
+        self._before = getattr(_current, "limit", None)
+        _current.limit = self._limit
+
+    def __exit__(self, *error: object) -> None:
+        _current.limit = self._before
+        _unwrap_streams()
 
 
 _current = threading.local()
@@ -106,20 +115,20 @@ _lock = threading.Lock()
 _users: list[tuple[TextIO, TextIO]] = []  # the streams to restore, once per block that is being executed
 
 
-@contextmanager
-def _streams_wrapped() -> Iterator[None]:
-    """Wrap the two streams within the outermost block of all threads."""
+def _wrap_streams() -> None:
+    """Wrap the two streams at the outermost block of all threads."""
     with _lock:
         _users.append(_users[-1] if _users else (sys.stdout, sys.stderr))
         if len(_users) == 1:
-            sys.stdout, sys.stderr = (cast("TextIO", _LimitedStream(each)) for each in _users[0])
-    try:
-        yield
-    finally:
-        with _lock:
-            originals = _users.pop()
-            if not _users:
-                sys.stdout, sys.stderr = originals
+            stdout, stderr = _users[0]
+            sys.stdout, sys.stderr = cast(TextIO, _LimitedStream(stdout)), cast(TextIO, _LimitedStream(stderr))
+
+
+def _unwrap_streams() -> None:
+    with _lock:
+        originals = _users.pop()
+        if not _users:
+            sys.stdout, sys.stderr = originals
 
 
 class _LimitedStream:

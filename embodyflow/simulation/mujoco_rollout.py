@@ -19,15 +19,16 @@ from mujoco.rollout import Rollout
 from embodyflow.simulation.mujoco_tasks import TASKS, Bools, Floats, Motion, Outcome
 
 STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value  # time, qpos, qvel, act; the rest is empty for these tasks
-WARM_START = mujoco.mjtState.mjSTATE_WARMSTART.value
+CONTINUED = STATE | mujoco.mjtState.mjSTATE_WARMSTART.value  # what a simulation continues from, bit by bit
+NO_LIMIT = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """An environment's row in the array of states, its time limit and its own simulation."""
+    """An environment's row in the arrays of states and steps, its time limit and its own simulation."""
 
     row: int
-    time_limit: Any
+    time_limit: TimeLimit[Any, Any] | None
     model: Any
     data: Any
 
@@ -47,7 +48,10 @@ class MujocoRollout:
         self._task = TASKS[type(first)]
         self._rollout = Rollout(nthread=0)
         self._num_state = mujoco.mj_stateSize(self._model, STATE)
-        self._states = np.empty((len(envs), mujoco.mj_stateSize(self._model, STATE | WARM_START)))
+        self._states = np.empty((len(envs), mujoco.mj_stateSize(self._model, CONTINUED)))
+        self._rows = list(self._states)  # views, kept like those below
+        self._limits = np.array([_max_steps(slot) for slot in self._slots.values()])
+        self._steps = np.zeros(len(envs), np.int64)  # of each environment's episode
         # Live views of the simulation, kept because looking them up costs more than reading them.
         self._controls, self._bodies = self._data.ctrl, self._data.xpos
 
@@ -65,7 +69,8 @@ class MujocoRollout:
     def load_states(self, indices: Sequence[int]) -> None:
         """Read the current states of environments, for example after their reset."""
         for slot in map(self._slots.__getitem__, indices):
-            mujoco.mj_getState(slot.model, slot.data, self._states[slot.row], STATE | WARM_START)
+            mujoco.mj_getState(slot.model, slot.data, self._states[slot.row], CONTINUED)
+            self._steps[slot.row] = 0 if slot.time_limit is None else slot.time_limit._elapsed_steps or 0
 
     def step(self, indices: Sequence[int], actions: npt.NDArray[Any]) -> tuple[Outcome, Bools]:
         """Execute C actions in each of n environments.
@@ -77,14 +82,11 @@ class MujocoRollout:
         Returns:
             The results that Gymnasium's ``step`` would return for each action, and truncated, bool ``[n, C]``.
         """
-        slots = [self._slots[index] for index in indices]
-        outcome = self._task.read(self._first, self._simulate([slot.row for slot in slots], actions))
-        truncated = np.zeros(actions.shape[:2], np.bool_)
-        for slot, row in zip(slots, truncated, strict=True):
-            if slot.time_limit is not None:
-                row[max(slot.time_limit._max_episode_steps - slot.time_limit._elapsed_steps - 1, 0) :] = True
-                slot.time_limit._elapsed_steps += len(row)
-        return outcome, truncated
+        rows, num_actions = [self._slots[index].row for index in indices], actions.shape[1]
+        outcome = self._task.read(self._first, self._simulate(rows, actions))
+        played = self._steps[rows, None] + np.arange(1, num_actions + 1)
+        self._steps[rows] += num_actions
+        return outcome, played >= self._limits[rows, None]
 
     def _simulate(self, rows: list[int], actions: npt.NDArray[Any]) -> Motion:
         (n, num_actions, _), model = actions.shape, self._model
@@ -92,7 +94,10 @@ class MujocoRollout:
         states[:, 0] = self._states[rows, : self._num_state]
         reads_bodies = self._task.reads_bodies
         bodies = np.empty((n, num_actions, model.nbody if reads_bodies else 0, 3))
-        if reads_bodies or num_actions == 1:  # the state lacks bodies, and one step is cheaper than one rollout
+        if num_actions == 1:  # one step is cheaper than one rollout
+            self._step_all(rows, actions[:, 0], bodies[:, 0])
+            states[:, 1] = self._states[rows, : self._num_state]
+        elif reads_bodies:  # the state lacks bodies
             for row, action, state, body in zip(rows, actions, states, bodies, strict=True):
                 self._step(row, action, state[1:], body)
         else:
@@ -101,17 +106,23 @@ class MujocoRollout:
         velocity = states[:, 1:, 1 + model.nq : 1 + model.nq + model.nv]
         return Motion(actions, position[:, :-1], position[:, 1:], velocity, bodies)
 
+    def _step_all(self, rows: list[int], actions: npt.NDArray[Any], bodies: Floats) -> None:
+        """Execute one action in each environment; change its row of states and write the body positions."""
+        model, data, controls, skip = self._model, self._data, self._controls, self._first.frame_skip
+        for i, (row, action) in enumerate(zip(rows, actions.astype(np.float64), strict=True)):
+            kept = self._rows[row]
+            mujoco.mj_setState(model, data, kept, CONTINUED)
+            controls[:] = action
+            mujoco.mj_step(model, data, skip)
+            mujoco.mj_getState(model, data, kept, CONTINUED)
+            if bodies.size:
+                bodies[i] = self._bodies
+
     def _step(self, row: int, actions: npt.NDArray[Any], states: Floats, bodies: Floats) -> None:
         """Execute actions one by one as Gymnasium does; write the state and the body positions after each."""
-        model, data, kept, skip = self._model, self._data, self._states[row], self._first.frame_skip
-        mujoco.mj_setState(model, data, kept, STATE | WARM_START)
-        for t, action in enumerate(actions):
-            self._controls[:] = action
-            mujoco.mj_step(model, data, nstep=skip)
-            mujoco.mj_getState(model, data, kept, STATE | WARM_START)
-            states[t] = kept[: self._num_state]
-            if bodies.size:
-                bodies[t] = self._bodies
+        for t in range(len(actions)):
+            self._step_all([row], actions[t : t + 1], bodies[t : t + 1])
+            states[t] = self._states[row, : self._num_state]
 
     def _roll_out(self, rows: list[int], actions: npt.NDArray[Any], states: Floats) -> None:
         """Execute C actions of each environment in one call; fill ``states[:, 1:]``."""
@@ -136,7 +147,7 @@ class MujocoRollout:
                 # The physics diverged. A rollout stops at MuJoCo's warning; mj_step resets the state and continues.
                 self._step(row, actions[i], states[i, 1:], np.empty((0,)))
             else:
-                mujoco.mj_getState(self._model, self._data, kept[0], STATE | WARM_START)
+                mujoco.mj_getState(self._model, self._data, kept[0], CONTINUED)
                 states[i, 1:] = substeps[i, skip - 1 :: skip]
 
 
@@ -144,6 +155,10 @@ def _slot(row: int, env: gym.Env[Any, Any]) -> _Slot:
     base: Any = env.unwrapped
     time_limit = next((layer for layer in _layers(env) if isinstance(layer, TimeLimit)), None)
     return _Slot(row, time_limit, base.model, base.data)
+
+
+def _max_steps(slot: _Slot) -> int:
+    return NO_LIMIT if slot.time_limit is None else slot.time_limit._max_episode_steps
 
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:

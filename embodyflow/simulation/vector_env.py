@@ -152,9 +152,12 @@ class VectorEnv:
         self._pending: deque[_Pending] = deque()
         self._has_processes = False
         self._in_flight = np.zeros(self.num_envs, np.bool_)
+        self._all = np.arange(num_envs)
+        self._all.flags.writeable = False
         self._memory = os.memfd_create("embodyflow-vector-env")
         try:
             start()
+            self._shares_of_all = self._shares(self._all)
             self._record()
             self.observation_space, self.action_space = build()
             self._buffers = self._share(info_keys)
@@ -349,7 +352,7 @@ class VectorEnv:
         expected = (len(rows), *self._buffers.actions.shape[1:])
         if actions.shape != expected:
             raise ValueError(f"actions: must have shape {expected}, have {actions.shape}")
-        self._buffers.actions[rows] = actions
+        self._buffers.actions[self._places(rows)] = actions
         self._recorder.stage(rows, actions)
         self._begin("step", rows)
 
@@ -369,11 +372,11 @@ class VectorEnv:
         buffers = self._buffers
         step = ChunkStep(
             observation=self._observation(rows),
-            rewards=buffers.rewards[rows],
-            terminated=buffers.terminated[rows],
-            truncated=buffers.truncated[rows],
-            num_steps=buffers.num_steps[rows],
-            infos={key: column[rows] for key, column in buffers.infos.items()},
+            rewards=self._read(buffers.rewards, rows),
+            terminated=self._read(buffers.terminated, rows),
+            truncated=self._read(buffers.truncated, rows),
+            num_steps=self._read(buffers.num_steps, rows),
+            infos={key: self._read(column, rows) for key, column in buffers.infos.items()},
         )
         self._recorder.commit(rows, self._goes_on(step))
         return step
@@ -421,14 +424,14 @@ class VectorEnv:
 
     def _begin(self, method: str, rows: Array, *columns: Sequence[Any]) -> None:
         self._pending.append(_Pending(method, rows, self._scatter(rows, method, *columns)))
-        self._in_flight[rows] = True
+        self._in_flight[self._places(rows)] = True
 
     def _end(self, method: str) -> Array:
         """Wait for the oldest call and return its environments; mark them finished if it fails."""
         if not self._pending or self._pending[0].method != method:
             raise RuntimeError(f"{method}_wait without a {method}_async")
         call = self._pending.popleft()
-        self._in_flight[call.rows] = False
+        self._in_flight[self._places(call.rows)] = False
         try:
             with span(f"wait for {method}", "wait"):
                 _gather(shard.result for shard in call.shards)
@@ -438,17 +441,24 @@ class VectorEnv:
         return call.rows
 
     def _require_running(self, rows: Array) -> None:
-        running = self._recorder.open[rows] & ~self._in_flight[rows]
+        running = self._recorder.open[rows] > self._in_flight[rows]  # open and not in flight
         if not running.all():
             stopped = rows[~running].tolist()
             raise ValueError(f"environments {stopped} are finished or in flight: reset them or wait for them first")
 
     def _observation(self, rows: Array) -> dict[str, Array]:
-        return {key: column[rows] for key, column in self._buffers.observation.items()}
+        return {key: self._read(column, rows) for key, column in self._buffers.observation.items()}
+
+    def _places(self, rows: Array) -> slice | Array:
+        """Return rows of the buffers: a slice, which NumPy reads and writes faster, for all environments."""
+        return slice(None) if rows is self._all else rows
+
+    def _read(self, column: Array, rows: Array) -> Array:
+        return column.copy() if rows is self._all else column[rows]
 
     def _rows(self, indices: Sequence[int] | None) -> npt.NDArray[np.int64]:
         if indices is None:
-            return np.arange(self.num_envs)
+            return self._all
         rows = np.asarray(indices, np.int64)
         if len(set(rows.tolist())) != len(rows) or not ((rows >= 0) & (rows < self.num_envs)).all():
             raise ValueError(f"indices: must be distinct and in 0..{self.num_envs - 1}, are {rows.tolist()}")
@@ -458,13 +468,16 @@ class VectorEnv:
         """Send each shard its rows with their entries of ``columns``; return the shards that will answer."""
         if not self._shards:
             raise RuntimeError("the vector environment is closed")
-        busy = []
-        for rank, shard in enumerate(self._shards):
-            places = np.flatnonzero(rows % len(self._shards) == rank).tolist()
-            if places:
-                shard.submit(method, rows[places].tolist(), *([column[k] for k in places] for column in columns))
-                busy.append(shard)
-        return busy
+        shares = self._shares_of_all if rows is self._all else self._shares(rows)
+        for shard, places, indices in shares:
+            shard.submit(method, indices, *([column[k] for k in places] for column in columns))
+        return [shard for shard, *_ in shares]
+
+    def _shares(self, rows: Array) -> list[tuple[SupervisedShard, list[int], list[int]]]:
+        """Return the shards that step some of the rows, each with the places of its rows and the rows themselves."""
+        ranks = rows % len(self._shards)
+        owned = [(shard, np.flatnonzero(ranks == rank)) for rank, shard in enumerate(self._shards)]
+        return [(shard, places.tolist(), rows[places].tolist()) for shard, places in owned if places.size]
 
 
 def _gather(answers: Iterable[Callable[[], T]]) -> list[T]:

@@ -12,7 +12,7 @@ from embodyflow.errors import InfrastructureError
 from embodyflow.process.child import await_end, receive, send, spin, start_child
 from embodyflow.process.memory import private_bytes
 from embodyflow.process.tracing import span
-from embodyflow.simulation.environment_output import OutputLimit, OutputPipe, printing_limited
+from embodyflow.simulation.environment_output import OutputLimit, OutputPipe, PrintingLimited
 from embodyflow.simulation.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 
 STACKS_SECONDS = 1.0
@@ -84,7 +84,7 @@ class LocalShard:
     def submit(self, method: str, *arguments: Any) -> None:
         """Execute a call."""
         try:
-            with printing_limited(self._output), span(method, "environment"):
+            with PrintingLimited(self._output), span(method, "environment"):
                 self._answers.append(getattr(self._group, method)(*arguments))
         except (EnvError, EnvNotFiniteError) as error:
             self._answers.append(error)

@@ -8,6 +8,7 @@ no arrays: these lie in one memory map that all processes share.
 import contextlib
 import faulthandler
 import fcntl
+import math
 import mmap
 import os
 import select
@@ -179,6 +180,8 @@ class EnvGroup:
         self._envs: dict[int, gym.Env[Any, Any]] = {}
         self._deferring: set[int] = set()  # environments that draw images only when asked
         self._rollout: MujocoRollout | None = None
+        self._all: list[int] = []  # indices of the environments
+        self._all_places = slice(0)
         self._buffers: Buffers
 
     def build(self, pickled_env_fns: bytes) -> list[tuple[gym.Space[Any], gym.Space[Any]]]:
@@ -192,6 +195,9 @@ class EnvGroup:
                 env.unwrapped.defer_images = True  # type: ignore[attr-defined]
                 self._deferring.add(index)
         self._rollout = _mujoco_rollout(self._envs)
+        self._all = list(self._envs)
+        stride = self._all[1] - self._all[0] if len(self._all) > 1 else 1
+        self._all_places = slice(self._all[0], self._all[-1] + 1, stride)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
     def record(self, folder: str, process: str) -> None:
@@ -220,7 +226,8 @@ class EnvGroup:
         index = None
         try:
             if self._rollout is not None:
-                self._write_outcome(indices, *self._rollout.step(indices, self._buffers.actions[indices]))
+                places = self._places(indices)
+                self._write_outcome(places, *self._rollout.step(indices, self._buffers.actions[places]))
             else:
                 for index in indices:
                     self._step_chunk(index)
@@ -254,19 +261,27 @@ class EnvGroup:
         for key, column in buffers.infos.items():
             column[index] = infos[key]
 
-    def _write_outcome(self, indices: Sequence[int], outcome: "Outcome", truncated: Array) -> None:
+    def _places(self, indices: Sequence[int]) -> slice | Sequence[int]:
+        """Return rows of the buffers: a slice, which NumPy reads and writes faster, for all environments in order."""
+        return self._all_places if indices == self._all else indices
+
+    def _write_outcome(self, places: slice | Sequence[int], outcome: "Outcome", truncated: Array) -> None:
         """Write the results of a chunk; each environment's results stop at its first end."""
-        buffers, rows = self._buffers, np.arange(len(indices))
-        over = outcome.terminated | truncated
-        last = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
-        buffers.observation[STATE_KEY][indices] = outcome.observation[rows, last]
-        executed = np.arange(over.shape[1]) <= last[:, None]
-        buffers.rewards[indices] = np.where(executed, outcome.reward, 0)
-        buffers.terminated[indices] = outcome.terminated[rows, last]
-        buffers.truncated[indices] = truncated[rows, last]
-        buffers.num_steps[indices] = last + 1
-        for key, column in buffers.infos.items():
-            column[indices] = np.where(executed, _info_value(outcome.infos, key), 0)
+        buffers, infos = self._buffers, outcome.infos
+        if truncated.shape[1] == 1:
+            last: Any = (slice(None), 0)
+            buffers.rewards[places], buffers.num_steps[places] = outcome.reward, 1
+            for key, column in buffers.infos.items():
+                column[places] = _info_value(infos, key)
+        else:
+            over = outcome.terminated | truncated
+            ends = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
+            last, executed = (np.arange(len(over)), ends), np.arange(over.shape[1]) <= ends[:, None]
+            buffers.rewards[places], buffers.num_steps[places] = np.where(executed, outcome.reward, 0), ends + 1
+            for key, column in buffers.infos.items():
+                column[places] = np.where(executed, _info_value(infos, key), 0)
+        buffers.observation[STATE_KEY][places] = outcome.observation[last]
+        buffers.terminated[places], buffers.truncated[places] = outcome.terminated[last], truncated[last]
 
     def _write_observation(self, index: int, observation: Any) -> None:
         entries = entries_of(observation)
@@ -278,7 +293,11 @@ class EnvGroup:
             self._require_finite(indices, f"an observation {key!r}", column)
 
     def _require_finite(self, indices: Sequence[int], quantity: str, column: Array) -> None:
-        if column.dtype.kind == "f" and not np.isfinite(column[indices]).all():
+        if column.dtype.kind != "f":
+            return
+        values = column[self._places(indices)]
+        # One product tells the usual case; that of large finite values overflows.
+        if not math.isfinite(np.vdot(values, values)) and not np.isfinite(values).all():
             raise EnvNotFiniteError(next(i for i in indices if not np.isfinite(column[i]).all()), quantity)
 
     def close(self) -> None:

@@ -253,6 +253,16 @@ def test_an_info_that_is_not_a_number_is_an_error(value, num_workers):
             env.step(np.zeros((2, 3, 2)))
 
 
+def test_large_finite_values_pass(num_workers):
+    class Large(Counter):
+        def observe(self):
+            return {"count": np.array([1e300]), "parity": 0}
+
+    with VectorEnv([Large, Counter], num_workers=num_workers, chunk_size=1) as env:
+        assert env.reset()["count"][0].tolist() == [1e300]
+        assert env.step(np.zeros((2, 1, 2))).observation["count"][0].tolist() == [1e300]
+
+
 def test_an_environment_that_fails_to_build_leaves_no_process(no_new_process):
     def broken():
         raise OSError("no such scene")

@@ -1,12 +1,15 @@
 """The Gaussian policy as an :class:`~embodyflow.policies.base.ActingPolicy`."""
 
 import math
+from typing import cast
 
 import numpy as np
 import torch
 from tensordict import TensorDict
+from torch import Tensor
+from torch.nn import functional
 
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import Decision, StepDecisions
 from embodyflow.policies.control.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.control.mlp_gaussian.modeling_mlp_gaussian import (
@@ -33,7 +36,6 @@ class MLPGaussianPolicy(MLPPolicy):
     def __init__(self, config: MLPGaussianConfig, device: str) -> None:
         super().__init__(config, MLPGaussian(config), device)
 
-    @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
         """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`.
 
@@ -42,14 +44,36 @@ class MLPGaussianPolicy(MLPPolicy):
             uniforms: Random numbers in [0, 1), ``[n, A]``, mapped to standard normals; ``None`` takes the mean.
             temperature: Factor of the variance: the density is raised to 1/temperature.
         """
-        mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
-        log_std = log_std + 0.5 * math.log(temperature)
-        normals = torch.zeros_like(mean)
-        if uniforms is not None:
-            normals = standard_normals(torch.from_numpy(uniforms)).to(mean)
-        actions = (mean + log_std.exp() * normals).cpu().numpy()
-        log_probs = gaussian_log_prob(normals, log_std)[:, None].cpu().numpy()
-        return Decision(actions, log_probs, actions[:, None])
+        state = observation["state"]
+        if uniforms is None:
+            return self._decisions(torch.zeros(1, len(state), self.num_draws), temperature)(0, state)
+        return self.prepare_steps(uniforms[None], temperature)(0, state)
+
+    def prepare_steps(self, uniforms: np.ndarray, temperature: float) -> StepDecisions:
+        """Prepare the decisions of T steps; see :class:`~embodyflow.policies.base.StepwisePolicy`.
+
+        Args:
+            uniforms: Random numbers in [0, 1), ``[T, n, A]``, mapped to standard normals.
+            temperature: Factor of the variance: the density is raised to 1/temperature.
+        """
+        return self._decisions(standard_normals(torch.from_numpy(uniforms)), temperature)
+
+    @torch.inference_mode()
+    def _decisions(self, normals: Tensor, temperature: float) -> StepDecisions:
+        """Return decisions by standard normals ``[T, n, A]``: a step computes its means alone."""
+        model, normals = cast(MLPGaussian, self.model), normals.to(self._device)
+        log_std = model.log_std + 0.5 * math.log(temperature)
+        log_probs = gaussian_log_prob(normals, log_std)[..., None].cpu().numpy()
+        deviations = (log_std.exp() * normals).unbind()
+        features, device = model.frozen_features(), self._device
+        weight, bias = model.mean.weight.detach(), model.mean.bias.detach()
+
+        def decide(t: int, states: np.ndarray) -> Decision:
+            means = functional.linear(features(torch.from_numpy(states).to(device)), weight, bias)
+            actions = means.add_(deviations[t]).cpu().numpy()
+            return Decision(actions, log_probs[t], actions[:, None])
+
+        return decide
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's actions, float32 ``[N, T, 1]``; zero outside its mask."""

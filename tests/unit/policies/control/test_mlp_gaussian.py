@@ -8,7 +8,9 @@ from torch.distributions import Normal
 
 from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.control.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
+from embodyflow.policies.control.mlp_gaussian.modeling_mlp_gaussian import gaussian_log_prob
 from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.flow_sde import standard_normals
 
 CONFIG = MLPGaussianConfig(state_dim=3, action_dim=2, hidden_size=8, initial_log_std=-0.5)
 
@@ -60,6 +62,27 @@ def test_greedy_is_the_mean(policy):
     state = np.ones((1, 3), np.float32)
     mean, _ = policy.model(torch.from_numpy(state))
     assert policy.act({"state": state}, None, 1.0).actions[0].tolist() == mean.tolist()
+
+
+@pytest.mark.parametrize(("num_envs", "action_dim"), [(1, 1), (3, 5), (8, 6), (5, 17)])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_prepared_steps_are_bit_identical_to_the_model(num_envs, action_dim, normalize):
+    sizes = {"state_dim": 3, "action_dim": action_dim, "hidden_size": 9, "initial_log_std": -0.5}
+    policy = MLPGaussianPolicy(MLPGaussianConfig(**sizes, normalize_observations=normalize), "cpu")
+    rng = np.random.default_rng(0)
+    uniforms = rng.random((4, num_envs, action_dim))
+    states = rng.normal(size=(4, num_envs, 3)).astype(np.float32)
+    decide = policy.prepare_steps(uniforms, 0.9)
+    for t, state in enumerate(states):
+        prepared, single = decide(t, state), policy.act({"state": state}, uniforms[t], 0.9)
+        with torch.inference_mode():
+            mean, log_std = policy.model(torch.from_numpy(state))
+            log_std = log_std + 0.5 * np.log(0.9)
+            normals = standard_normals(torch.from_numpy(uniforms[t]))
+            actions, log_probs = mean + log_std.exp() * normals, gaussian_log_prob(normals, log_std)
+        for decision in (prepared, single):
+            assert np.array_equal(decision.tokens, actions) and np.array_equal(decision.actions[:, 0], actions)
+            assert np.array_equal(decision.log_probs[:, 0], log_probs)
 
 
 def test_the_critic_values_decisions_only():

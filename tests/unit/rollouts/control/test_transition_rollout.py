@@ -52,11 +52,15 @@ def test_the_first_transitions_have_uniform_actions(num_workers: int) -> None:
     engines = rollouts(f"rollout.num_workers={num_workers}", "off_policy.random_transitions=20")
     for engine in engines:
         engine.policy.act = lambda *args: pytest.fail("the policy was asked")
-        engine._num_steps = 10 // num_workers
-    rows = [engine._decide(np.full((2, 1), 0.75), steps) for engine in engines for steps in range(10 // num_workers)]
+    num_random, states = 10 // num_workers, np.zeros((2, 1), np.float32)
+    deciding = [engine._decisions(np.full((num_random + 1, 2, 1), 0.75), 0) for engine in engines]
+    rows = [decide(t, states) for decide in deciding for t in range(num_random)]
     assert all((row.actions == 0.5).all() and row.actions.shape == (2, 1, 1) for row in rows)
     np.testing.assert_allclose(rows[0].log_probs, np.log(0.5), rtol=1e-6)
     with pytest.raises(pytest.fail.Exception, match="the policy was asked"):
-        engines[0]._decide(np.full((2, 1), 0.75), 10 // num_workers)
+        deciding[0](num_random, states)
+    later = engines[0]._decisions(np.full((1, 2, 1), 0.75), num_random)
+    with pytest.raises(pytest.fail.Exception, match="the policy was asked"):
+        later(0, states)
     for engine in engines:
         engine.close()
