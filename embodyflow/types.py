@@ -14,6 +14,7 @@ denoises C actions and trains the last K' of K steps, has L = C·K'. ::
 
     state            float32 [N, T, S]      observation before each decision
     image            uint8   [N, T, H, W, 3]  the same, one column per camera under the camera's name
+    member           int64   [N, T, 1]      with ``env.members`` the index of the episode's member
     final_state      float32 [N, S]         observation after the last action
     final_image      uint8   [N, H, W, 3]   the same
     instruction_ids  int64   [N, I]         tokens of the instruction; 0 is padding
@@ -24,7 +25,8 @@ denoises C actions and trains the last K' of K steps, has L = C·K'. ::
     actions          float32 [N, T, C, A]   executed actions; zero after the end
     log_probs        float32 [N, T, L]      log-probs of the tokens when sampled; of policies that denoise those of
                                             each denoising step of each action, of ``diffusion`` of each trained one
-    loss_mask        bool    [N, T, L]      tokens whose action was executed
+    loss_mask        bool    [N, T, L]      tokens whose action was executed; false for dimensions that pad a member's
+                                            actions
     env_task_id      int64   [N]            index of the instruction in ``env.tasks``
     goal             int64   [N]            index of the initial state in its split
     num_steps        int64   [N]            executed environment steps
@@ -127,6 +129,8 @@ estimates, and of ``returns`` (float32 [N, T]), and for ``algorithm.advantage=re
 reward of its group's greedy row (float32 [N]). ``algorithm.advantage=rae`` adds ``token_baseline`` (float32 [N, R, 1]),
 the running average of what the agent that wrote the token earned before. To an advantage estimator a decision is one
 step, and its reward is the sum over its chunk.
+
+With ``env.members`` S and A are the largest of all members; smaller states and actions end in zeros.
 
 Episodes end at different decisions. Everything after the end is zero and outside ``loss_mask``.
 

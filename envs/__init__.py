@@ -7,4 +7,5 @@ import envs.adapted
 import envs.env_pool
 import envs.libero
 import envs.metaworld
-import envs.mujoco  # noqa: F401
+import envs.mujoco
+import envs.robosuite_lift  # noqa: F401

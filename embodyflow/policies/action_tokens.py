@@ -1,5 +1,7 @@
 """Action tokens of any model: sampling, log-probs, entropy and imitation targets, all from logits."""
 
+from collections.abc import Sequence
+
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -92,13 +94,25 @@ def smoothed_targets(positions: Tensor, num_bins: int, sigma: float) -> Tensor:
     return torch.softmax(-0.5 * (distance / sigma) ** 2, dim=-1)
 
 
+def member_mask(members: Tensor, action_dims: Sequence[int]) -> Tensor:
+    """Return True for the dimensions of an action that its member has, bool [N, A]; the others are padding.
+
+    Args:
+        members: Index of each row's member, int64 [N, 1].
+        action_dims: Dimensions of an action by member; A is the largest.
+    """
+    dims = torch.tensor(action_dims, device=members.device)[members]
+    return torch.arange(max(action_dims), device=members.device) < dims
+
+
 def imitation_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """Return the cross-entropy to the targets, summed over the tokens of actions inside the mask.
 
     Args:
         logits: Logits, float32 [N, L, bins].
         targets: Probabilities of that shape; each row of bins sums to 1.
-        mask: Actions that count, bool [N, C]; L is C times the dimensions of an action.
+        mask: Actions that count, bool [N, C], where L is C times the dimensions of an action; or tokens that count,
+            bool [N, L].
     """
     losses = -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
     return (losses * mask.repeat_interleave(losses.shape[1] // mask.shape[1], dim=1)).sum()

@@ -197,6 +197,18 @@ class ImitatingPolicy(ActingPolicy, Protocol):
         """
 
 
+class MemberPolicy(ImitatingPolicy, Protocol):
+    """A policy that plays several kinds of environments, the members of ``env.members``."""
+
+    def set_member_normalization(self, states: torch.Tensor, members: torch.Tensor) -> None:
+        """Standardise the states of each member by the mean and deviation of its own demonstrations.
+
+        Args:
+            states: Demonstrated states, padded with zeros to one size, float32 ``[n, S]``.
+            members: Index of each state's member, int64 ``[n]``.
+        """
+
+
 class Critic(Protocol):
     """A policy's critic: it estimates the return from before each decision on.
 

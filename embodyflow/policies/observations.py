@@ -12,6 +12,10 @@ STATE_KEY = "state"
 """Name of the only observation of an environment whose observation space is not a Dict."""
 
 
+MEMBER_KEY = "member"
+"""Name of the observation that holds the index of the environment's kind among ``env.members``, int64 ``[1]``."""
+
+
 def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Return (shape, dtype) of each observation, by name.
 

@@ -90,6 +90,15 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
         return None
 
     @property
+    def action_dims_by_member(self) -> tuple[int, ...] | None:
+        """Dimensions of an action by member of ``env.members``; ``None`` if the policy plays one kind of environment.
+
+        Such a policy observes ``member``, int64 ``[1]``, and its decisions have a token for each of the A dimensions.
+        The tokens of the dimensions that a member lacks are padding.
+        """
+        return None
+
+    @property
     def decision_dim(self) -> int:
         """Numbers that one decision consists of, C·A."""
         return self.chunk_size * self.action_dim

@@ -10,6 +10,8 @@ from embodyflow.policies.policy_registry import find_policy
 
 SIZES = ("state_dim", "action_dim", "num_actions")
 """Keys of sizes that the environment can fill in."""
+MEMBER_SIZES = "member_action_dims"
+"""Key of the action dimensions by member of ``env.members``."""
 OWN_POLICY = re.compile(r"\+?policy(?:\.name)?=(?P<name>[\w.]+:[\w.]+)")
 
 
@@ -56,6 +58,21 @@ def for_discrete_actions(section: Mapping[str, Any], sizes: Mapping[str, Any]) -
     known, defaults = find_policy(name).config_class.model_fields, config_class.model_fields
     kept = {key: value for key, value in section.items() if key in known or value != defaults[key].default}
     return {**{key: value for key, value in kept.items() if key != "action_dim"}, "name": name}
+
+
+def for_members(section: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section of the policy with the action dimensions of ``env.members``, if it leaves actions to them.
+
+    Args:
+        section: Plain values of ``policy``.
+        sizes: Sizes of a policy for the environments (:func:`~embodyflow.simulation.make_env.check_environment`).
+    """
+    config_class = config_class_of(section)
+    if config_class is None or "action_dim" not in open_sizes(section) or MEMBER_SIZES not in sizes:
+        return section
+    if MEMBER_SIZES not in config_class.model_fields or section.get(MEMBER_SIZES) is not None:
+        return section
+    return {**section, MEMBER_SIZES: sizes[MEMBER_SIZES]}
 
 
 def config_class_of(section: Mapping[str, Any]) -> type[PolicyConfig] | None:

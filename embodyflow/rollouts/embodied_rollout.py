@@ -108,9 +108,10 @@ class EmbodiedRollout(GroupRollout):
             iteration: Index of the iteration.
             reroll: 0 for the iteration's own episodes; from 1 for further rounds of the same size, with other goals.
         """
-        rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
+        rollout, turns = self.config.rollout, np.array(self.config.env.turns)
+        tasks = turns[np.arange(rollout.num_groups) % len(turns)]
         num_goals_by_task = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
-        num_goals = np.array(num_goals_by_task)[np.arange(rollout.num_groups) % num_tasks]
+        num_goals = np.array(num_goals_by_task)[tasks]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
         goals = derive_rng(*draw).integers(num_goals).tolist()
         return [
@@ -118,7 +119,7 @@ class EmbodiedRollout(GroupRollout):
                 place.row,
                 place.uid,
                 place.group_id,
-                place.group % num_tasks,
+                int(tasks[place.group]),
                 goals[place.group],
             )
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)

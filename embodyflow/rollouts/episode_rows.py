@@ -148,7 +148,8 @@ class EpisodeRows:
         decided = (len(episodes), config.num_decisions)
         shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
         self._horizon, self._correlation = policy.horizon, config.rollout.chunk_correlation
-        self._env = config.env
+        self._env, self._max_steps = config.env, np.array([config.env.max_steps_of(e.env_task_id) for e in episodes])
+        self._has_token = tokens_by_task(config)
         self.noise: np.ndarray | None = None
         self.columns: Columns = {
             "uid": np.array([e.uid for e in episodes], np.int64),
@@ -192,18 +193,24 @@ class EpisodeRows:
     def record_step(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
         """Record a decision and its step; log-probs of actions that were not executed stay outside the mask.
 
+        So do those of the dimensions that pad the actions of a member.
+
         Raises:
             ConfigError: An episode continues after ``env.max_steps``, within its last chunk.
         """
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
         mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # ordered action by action
+        actions = np.where(executed[:, :, None], decision.actions, 0)
+        if self._has_token is not None:
+            real = self._has_token[columns["env_task_id"][rows]]
+            mask, actions = mask & np.tile(real, self._chunk), actions * real[:, None]
         columns["action_tokens"][rows, t] = decision.tokens  # all, as the policy may condition on tokens not executed
-        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
+        columns["actions"][rows, t] = actions
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps
-        self._require_end(bool((columns["num_steps"][rows] <= self._env.max_steps).all()))
+        self._require_end(bool((columns["num_steps"][rows] <= self._max_steps[rows]).all()))
         columns["episode_return"][rows] += step.rewards.sum(axis=1)
         columns["success"][rows] |= step.infos["success"].any(axis=1)  # an episode may continue after success
         columns["terminated"][rows] = step.terminated
@@ -218,6 +225,20 @@ class EpisodeRows:
         """Raise :class:`ConfigError` unless the episodes ended after ``env.max_steps``, as they must."""
         if not ended:
             raise continues(self._env)
+
+
+def tokens_by_task(config: EmbodiedConfig) -> np.ndarray | None:
+    """Return True for the dimensions that the actions of a task have, bool ``[tasks, A]``; the others are padding.
+
+    Returns:
+        ``None`` without ``env.members``: no dimension is padding.
+    """
+    dims = config.policy.action_dims_by_member
+    if dims is None:
+        return None
+    dims_by_name = dict(zip(config.env.members, dims, strict=True))
+    by_task = np.array([dims_by_name[config.env.part_of(task)[0]] for task in config.env.tasks])
+    return np.arange(config.policy.action_dim) < by_task[:, None]
 
 
 def continues(env: EnvConfig) -> ConfigError:

@@ -17,14 +17,16 @@ from gymnasium.envs.registration import load_env_creator
 from embodyflow.columns import COLUMNS, FINAL
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
-from embodyflow.config.robots.environment import EnvConfig
+from embodyflow.config.robots.environment import EnvConfig, prefixed_tasks
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.policy_section import MEMBER_SIZES
 from embodyflow.process.compiler import require_cpp_compiler
 from embodyflow.simulation.batched.checks import batch_sizes, check_batch, find_unrestorable_batch
 from embodyflow.simulation.dataset_match import check_dataset
 from embodyflow.simulation.env_spec import env_spec
+from embodyflow.simulation.member_env import MemberEnv, MemberSizes, Padding, naming_member
 from embodyflow.simulation.restorability import (
     PROBE_SEED,
     FirstStep,
@@ -44,6 +46,9 @@ MISSING_PACKAGE = (ImportError, gym.error.DependencyNotInstalled)
 
 _PROBED: dict[str, dict[str, str]] = {}
 """Results of the probe for restorability in this process, by registration, configuration and use of processes."""
+
+_PADDINGS: dict[str, Padding] = {}
+"""Sizes of ``env.members`` by their configuration, in this process."""
 
 
 class ResetOptions(gym.Wrapper[Any, Any, Any, Any]):
@@ -76,7 +81,14 @@ class _TaskFacts(NamedTuple):
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect."""
+    """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect.
+
+    With ``env.members`` the environment is the one of the task's member, padded to the sizes of the run.
+    """
+    if env.members:
+        assert task is not None
+        padding, (name, own) = padding_of(env), env.part_of(task)
+        return MemberEnv(make_env(env.parts[name], own, split, **kwargs), list(env.members).index(name), padding)
     instance = _make(env, task, split, **kwargs)
     return ResetOptions(instance, env.reset_options) if env.reset_options else instance
 
@@ -97,6 +109,22 @@ def _make(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.En
     if task is None:
         return gym.make(env.id, max_episode_steps=env.max_steps, **{**env.kwargs, **kwargs})
     return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **{**env.kwargs, **kwargs})
+
+
+def padding_of(env: EnvConfig) -> Padding:
+    """Return the sizes to which the members are padded; the first call builds an environment of each.
+
+    Raises:
+        ConfigError: A member cannot be built, or the members do not fit each other; one line names the member.
+    """
+    key = repr(env.members)
+    if key not in _PADDINGS:
+        sizes = {}
+        for name, part in env.parts.items():
+            with naming_member(name), contextlib.closing(_build(part, first_task(part))) as instance:
+                sizes[name] = MemberSizes.of(instance)
+        _PADDINGS[key] = Padding.of(sizes)
+    return _PADDINGS[key]
 
 
 def first_task(env: EnvConfig) -> str | None:
@@ -135,6 +163,33 @@ def check_embodied(config: EmbodiedConfig) -> None:
     instance = _build(env, first_task(env))
     check_match(config.policy, instance)
     _check_observation_space(config, instance)
+    firsts: dict[str | None, FirstStep] = {}
+    facts: list[_TaskFacts] = []
+    for name, part in env.parts.items():
+        with naming_member(name):
+            first = _build(part, first_task(part)) if env.members else instance
+            found, steps = _check_part(part, first, needs_expert=config.dagger is not None)
+        facts += found
+        firsts |= {_task_name(name, task): step for task, step in steps.items()}
+    if env.members:
+        instance.close()
+        _check_members(config, [each.instruction for each in facts])
+    _check_num_goals(config, [each.num_goals for each in facts])
+    if config.warm_start is not None and config.warm_start.dataset is not None:
+        check_dataset(config, instance, [each.instruction for each in facts])
+    _require_restorable(env, firsts, config.rollout.env_processes)
+
+
+def _check_part(
+    env: EnvConfig, instance: gym.Env[Any, Any], *, needs_expert: bool
+) -> tuple[list[_TaskFacts], dict[str | None, FirstStep]]:
+    """Check every task of one kind of environment; return what the tasks say of themselves, and their first steps.
+
+    Args:
+        env: Configuration of the environment.
+        instance: Environment of the first task; it is closed.
+        needs_expert: True if the environment must have a scripted expert.
+    """
     check_attributes(env, instance)
     firsts: dict[str | None, FirstStep] = {first_task(env): _check_task_step(env, instance)}
     facts = [_TaskFacts.of(instance)]
@@ -143,12 +198,32 @@ def check_embodied(config: EmbodiedConfig) -> None:
     for task in env.tasks[1:]:
         further, firsts[task] = _check_further_task(env, task, instance)
         facts.append(further)
-    _check_num_goals(config, [each.num_goals for each in facts])
-    if config.dagger is not None and not has_expert:
+    if needs_expert and not has_expert:
         raise ConfigError(f"env.id={env.id}: has no scripted expert, which dagger needs")
-    if config.warm_start is not None and config.warm_start.dataset is not None:
-        check_dataset(config, instance, [each.instruction for each in facts])
-    _require_restorable(env, firsts, config.rollout.env_processes)
+    return facts, firsts
+
+
+def _check_members(config: EmbodiedConfig, instructions: Sequence[str]) -> None:
+    """Check that the policy knows the sizes of the members, and can tell their tasks apart by the instructions."""
+    env, dims = config.env, padding_of(config.env).action_dims
+    if config.policy.action_dims_by_member != dims:
+        raise ConfigError(
+            f"policy.member_action_dims={list(config.policy.action_dims_by_member or ())}: the actions of env.members "
+            f"have {list(dims)} dimensions"
+        )
+    tasks = dict[str, str]()
+    for task, instruction in zip(env.tasks, instructions, strict=True):
+        other = tasks.setdefault(instruction, task)
+        if env.part_of(other)[0] != env.part_of(task)[0]:
+            raise ConfigError(
+                f"env.members: {other!r} and {task!r} have the same instruction {instruction!r}; the policy tells "
+                "members apart by it"
+            )
+
+
+def _task_name(name: str, task: str | None) -> str | None:
+    """Return the name in the run of a member's task; that of a task without a member is its own."""
+    return f"{name}/{task}" if name else task
 
 
 def check_restorable(config: EmbodiedConfig | ControlConfig) -> None:
@@ -164,9 +239,12 @@ def check_restorable(config: EmbodiedConfig | ControlConfig) -> None:
 
 def _require_restorable(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> None:
     """Refuse environments that their seed does not restore, unless ``env.allow_unrestorable`` allows them."""
-    found = _probe(env, firsts, num_processes)
-    if found and not env.allow_unrestorable:
-        raise ConfigError(refusal(env, found))
+    for name, part in env.parts.items():
+        own = {task: firsts[key] for task in (part.tasks or (None,)) if (key := _task_name(name, task)) in firsts}
+        with naming_member(name):
+            found = _probe(part, own, num_processes)
+            if found and not env.allow_unrestorable:
+                raise ConfigError(refusal(part, found))
 
 
 def unrestorable_tasks(env: EnvConfig, num_processes: int = 0) -> dict[str, str]:
@@ -182,7 +260,10 @@ def unrestorable_tasks(env: EnvConfig, num_processes: int = 0) -> dict[str, str]
     Raises:
         ConfigError: An environment cannot be built or played.
     """
-    return _probe(env, {}, num_processes)
+    found: dict[str, str] = {}
+    for name, part in env.parts.items():
+        found |= prefixed_tasks(name, _probe(part, {}, num_processes))
+    return found
 
 
 def _probe(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> dict[str, str]:
@@ -267,10 +348,22 @@ def check_environment(env: EnvConfig) -> dict[str, int | list[int]]:
     """
     if env.vector is not None:
         return batch_sizes(env)
+    if env.members:
+        return _check_each_member(env)
     instance = _build(env, first_task(env))
     _check_step(env, instance)
     instance.close()
     return policy_sizes(instance)
+
+
+def _check_each_member(env: EnvConfig) -> dict[str, int | list[int]]:
+    """Check a first step of every member; return the sizes of a policy for all of them."""
+    for name, part in env.parts.items():
+        with naming_member(name):
+            check_environment(part)
+    padding = padding_of(env)
+    dims = list(padding.action_dims)
+    return {"state_dim": padding.state_dim, "action_dim": padding.action_dim, MEMBER_SIZES: dims}
 
 
 def declared_tasks(env_id: str) -> list[str]:
@@ -349,6 +442,8 @@ def _same_actions(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
 
 
 def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
+    if env.members:
+        return make_env(env, task, "train")  # the padding builds, and checks, an environment of each
     _check_tasks(env)
     try:
         return make_env(env, task, "train")

@@ -18,7 +18,7 @@ __all__ = ["CHECKS", "Subject", "configuration", "show"]
 
 
 def show(env_id: str | None, words: Sequence[str]) -> int:
-    """Check an environment and print a table.
+    """Check an environment and print a table; of ``env.members`` each in its turn.
 
     Args:
         env_id: Gymnasium id, or ``module:id``; ``None`` if ``words`` name the environment.
@@ -34,7 +34,16 @@ def show(env_id: str | None, words: Sequence[str]) -> int:
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
     warnings.simplefilter("ignore")  # those of Gymnasium at every step; _gymnasium reports those of its checker
-    subject = Subject(configuration(env_id, words))
+    failed = False
+    for member, config in configuration(env_id, words).parts.items():
+        if member:
+            print(f"env.members.{member}", flush=True)
+        failed |= _show_checks(Subject(config))
+    return int(failed)
+
+
+def _show_checks(subject: Subject) -> bool:
+    """Print a line per check; return True if one failed."""
     failed = False
     checks = CHECKS if subject.config.vector is None else BATCH_CHECKS
     for name, check in checks.items():
@@ -42,7 +51,7 @@ def show(env_id: str | None, words: Sequence[str]) -> int:
         failed |= finding.verdict == "FAIL"
         advice = f"  → {finding.advice}" if finding.advice else ""
         print(f"{finding.verdict:<5} {name:<18} {finding.details}{advice}", flush=True)
-    return int(failed)
+    return failed
 
 
 def configuration(env_id: str | None, words: Sequence[str]) -> EnvConfig:

@@ -29,7 +29,7 @@ from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.jobs import JOBS
 from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.policy_section import as_section, for_discrete_actions, open_sizes
+from embodyflow.policies.policy_section import as_section, for_discrete_actions, for_members, open_sizes
 from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
@@ -269,7 +269,7 @@ def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
     sizes: dict[str, int | list[int]] = {}
     with contextlib.suppress(ValidationError):  # validation of the whole configuration reports it
         sizes = resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
-    section = for_discrete_actions(policy, sizes)
+    section = for_members(for_discrete_actions(policy, sizes), sizes)
     return {**values, "policy": {**section, **{key: sizes.get(key, 1) for key in open_sizes(section)}}}
 
 

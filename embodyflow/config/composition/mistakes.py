@@ -10,11 +10,13 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.keys import keys_of, known_keys
 from embodyflow.config.jobs import JOBS
+from embodyflow.config.robots.environment import MemberConfig
 from embodyflow.policies.policy_registry import unknown_policy_file
 from embodyflow.policies.policy_section import config_class_of
 
 OPEN_SECTIONS = (
     "env.kwargs.",
+    "env.members.",
     "env.reset_options.",
     "env.adapter.images.",
     "env.adapter.instructions.",
@@ -103,7 +105,7 @@ def _nearest(name: str, options: Sequence[str]) -> str:
 
 
 def _hint(key: str, known: Sequence[str] = ()) -> str:
-    if key.startswith(OPEN_SECTIONS):
+    if not known and key.startswith(OPEN_SECTIONS):
         return f"; write +{key}=… to add it"
     if near := difflib.get_close_matches(key, known or known_keys(), n=3, cutoff=0.5):
         return f"; did you mean {' or '.join(near)}?"
@@ -115,6 +117,9 @@ def _unknown_key(key: str, values: dict[str, Any]) -> str:
     if key.startswith("policy.") and ":" in str(values["policy"].get("name")):
         own = [name for name, _ in keys_of(config_class_of(values["policy"]), "policy.")]
         return f"no such key{_hint(key, own)}"
+    if key.startswith("env.members."):
+        member = ".".join(key.split(".")[:3])
+        return f"no such key{_hint(key, [name for name, _ in keys_of(MemberConfig, f'{member}.')])}"
     choices = {name: [choice for known, choice in keys_of(kind) if known == key] for name, kind in JOBS.items()}
     if here := choices.get(values.get("job", "")):
         return f"allowed with {' or '.join(dict.fromkeys(here))}"

@@ -79,6 +79,8 @@ class ControlConfig(RunConfig):
 
     @model_validator(mode="after")
     def _refuse_instructions(self) -> "ControlConfig":
+        if self.env.members:
+            raise ValueError(f"env.members: must be empty with policy.name={self.policy.name}")
         if self.env.tasks:
             raise ValueError(f"env.tasks must be [] with policy.name={self.policy.name}")
         return self

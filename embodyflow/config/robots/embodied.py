@@ -175,14 +175,40 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_members(self) -> "EmbodiedConfig":
+        found, members = self.policy.action_dims_by_member, self.env.members
+        if not members:
+            if found is not None:
+                raise ValueError(f"policy.member_action_dims={list(found)}: must be null without env.members")
+            return self
+        if found is None:
+            raise ValueError(
+                "policy.member_action_dims: must be set with env.members; policy.action_dim=null sets it"
+                if "member_action_dims" in type(self.policy).model_fields
+                else f"policy.name={self.policy.name}: allowed with env.members is tiny_vla"
+            )
+        if len(found) != len(members):
+            raise ValueError(
+                f"policy.member_action_dims={list(found)}: must have a number for each of {len(members)} env.members"
+            )
+        if self.dagger is not None:
+            raise ValueError("dagger: must be null with env.members")
+        if self.warm_start is not None and self.warm_start.dataset is not None:
+            raise ValueError("warm_start.dataset: must be null with env.members, whose experts demonstrate")
+        return self
+
+    @model_validator(mode="after")
     def _check_episode_sizes(self) -> "EmbodiedConfig":
-        num_tasks, num_groups = len(self.env.tasks), self.rollout.num_groups
+        num_tasks, num_groups, turns = len(self.env.tasks), self.rollout.num_groups, len(self.env.turns)
         if not num_tasks:
             raise ValueError(f"env.tasks must list the instructions to follow with policy.name={self.policy.name}")
-        if num_groups % num_tasks:
-            raise ValueError(
-                f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
+        if num_groups % turns:
+            number = (
+                f"{turns}, for equal shares of env.members"
+                if self.env.members
+                else f"the number of env.tasks ({turns})"
             )
+            raise ValueError(f"rollout.num_groups={num_groups} must be a multiple of {number}")
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
         return self
 
@@ -337,14 +363,9 @@ class EmbodiedConfig(GroupedConfig):
     @property
     def warm_start_files(self) -> tuple[str, ...]:
         """Files of the policy, of scenes, of the modules of environment, wrappers and expert, and of the data set."""
-        env = self.env
-        scenes = (value for value in env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
-        references = [env.id] if ":" in env.id else []
-        if env.adapter is not None:
-            references += [*env.adapter.wrappers, *([env.adapter.expert] if env.adapter.expert else [])]
-        sources = (file for reference in references for file in source_files(reference))
+        files = (file for part in self.env.parts.values() for file in _files_of(part))
         dataset = None if self.warm_start is None else self.warm_start.dataset
-        return (*super().warm_start_files, *scenes, *sources, *([dataset.path] if dataset is not None else []))
+        return (*super().warm_start_files, *files, *([dataset.path] if dataset is not None else []))
 
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video: before and after training."""
@@ -362,3 +383,12 @@ class EmbodiedConfig(GroupedConfig):
     def summary_line(summary: Mapping[str, Any]) -> str:
         """Format the success rates as one line."""
         return success_line(summary)
+
+
+def _files_of(env: EnvConfig) -> tuple[str, ...]:
+    """Return the scenes of an environment and the modules of its id, wrappers and expert."""
+    scenes = (value for value in env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
+    references = [env.id] if ":" in env.id else []
+    if env.adapter is not None:
+        references += [*env.adapter.wrappers, *([env.adapter.expert] if env.adapter.expert else [])]
+    return (*scenes, *(file for reference in references for file in source_files(reference)))

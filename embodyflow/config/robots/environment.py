@@ -1,8 +1,10 @@
 """The configuration of a job's environments."""
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.references import resolve
@@ -91,8 +93,12 @@ class VectorConfig(Config):
         return self
 
 
-class EnvConfig(Config):
-    """The environment, made by its Gymnasium id.
+MEMBER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
+"""Names of members. They have no slash, which separates a member from its task."""
+
+
+class MemberConfig(Config):
+    """One kind of environment, made by its Gymnasium id.
 
     Attributes:
         id: Gymnasium id, with the prefix ``module:`` if a module must be imported to register it.
@@ -103,6 +109,52 @@ class EnvConfig(Config):
         reset_options: Options that every ``reset(options=...)`` receives, besides the goal. They are part of what
             restores an episode.
         adapter: Adapter that adds instructions, initial states and success; ``null`` if the environment defines them.
+    """
+
+    id: str
+    tasks: tuple[str, ...]
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    max_steps: PositiveInt
+    reset_options: dict[str, Any] = Field(default_factory=dict)
+    adapter: AdapterConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> "MemberConfig":
+        if twice := [task for task in self.tasks if self.tasks.count(task) > 1]:
+            raise ValueError(f"tasks: {twice[0]!r} is listed {self.tasks.count(twice[0])} times; allowed is once")
+        return self
+
+    @model_validator(mode="after")
+    def _check_reset_options(self) -> "MemberConfig":
+        if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
+            raise ValueError("reset_options.goal: the run chooses it; allowed are other options")
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapter(self) -> "MemberConfig":
+        if self.adapter is None:
+            return self
+        if self.tasks and not self.adapter.defines_success:
+            raise ValueError(
+                "adapter: needs success_info, success_reward or success_termination to define when a task succeeds"
+            )
+        for key in ("instructions", "task_kwargs"):
+            unknown = set(getattr(self.adapter, key)) - set(self.tasks)
+            if unknown:
+                raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
+        return self
+
+
+class EnvConfig(MemberConfig):
+    """The environments of a run: one kind, or several, its members.
+
+    With ``members`` the keys ``id``, ``tasks`` and ``max_steps`` are derived from them: the names of the members joined
+    by ``+``, the tasks ``<member>/<task>`` and the largest ``max_steps``.
+
+    Attributes:
+        members: Several kinds of environments in one run, by name; each has the keys ``id``, ``tasks``, ``kwargs``,
+            ``max_steps``, ``reset_options`` and ``adapter`` in place of those of ``env``. Empty for one kind. Embodied
+            jobs only.
         vector: A natively batched environment that holds all environments of a rollout worker; ``null`` makes single
             ones. Control jobs only.
         step_timeout: Seconds that an environment in its own process may take for an action chunk, or a batch for a
@@ -115,12 +167,7 @@ class EnvConfig(Config):
             then begin in different states, replays differ from the record, and every report of the run says so.
     """
 
-    id: str
-    tasks: tuple[str, ...]
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    max_steps: PositiveInt
-    reset_options: dict[str, Any] = Field(default_factory=dict)
-    adapter: AdapterConfig | None = None
+    members: dict[Annotated[str, Field(pattern=MEMBER_NAME)], MemberConfig] = Field(default_factory=dict)
     vector: VectorConfig | None = None
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
@@ -128,10 +175,31 @@ class EnvConfig(Config):
     max_memory_gb: PositiveFloat | None = None
     allow_unrestorable: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_from_members(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or not isinstance(values.get("members"), Mapping) or not values["members"]:
+            return values
+        try:
+            members = {name: MemberConfig.model_validate(each) for name, each in values["members"].items()}
+        except ValidationError:  # the validation of the field reports it
+            return {"id": "", "tasks": (), "max_steps": 1, **values}
+        derived = _derived(members)
+        outside: dict[str, Any] = {**derived, "kwargs": {}, "reset_options": {}, "adapter": None, "vector": None}
+        for key, allowed in outside.items():
+            given = values.get(key, allowed)
+            if (list(given) if key == "tasks" else given) != allowed:
+                place = "" if key == "vector" else f", or env.members.<name>.{key}"
+                raise ValueError(f"{key}: must not be set beside members; allowed is to leave it out{place}")
+        return {**values, **derived}
+
     @model_validator(mode="after")
-    def _check_reset_options(self) -> "EnvConfig":
-        if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
-            raise ValueError("reset_options.goal: the run chooses it; allowed are other options")
+    def _check_members(self) -> "EnvConfig":
+        if len(self.members) == 1:
+            raise ValueError("members: there is one; allowed are two or more, or its keys in env itself")
+        for name, member in self.members.items():
+            if not member.tasks:
+                raise ValueError(f"members.{name}.tasks: must list the instructions to follow")
         return self
 
     @model_validator(mode="after")
@@ -144,19 +212,54 @@ class EnvConfig(Config):
             raise ValueError("vector: allowed is null with adapter, which adapts single environments only")
         return self
 
-    @model_validator(mode="after")
-    def _check_adapter(self) -> "EnvConfig":
-        if self.adapter is None:
-            return self
-        if self.tasks and not self.adapter.defines_success:
-            raise ValueError(
-                "adapter: needs success_info, success_reward or success_termination to define when a task succeeds"
-            )
-        for key in ("instructions", "task_kwargs"):
-            unknown = set(getattr(self.adapter, key)) - set(self.tasks)
-            if unknown:
-                raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
-        return self
+    @property
+    def parts(self) -> dict[str, "EnvConfig"]:
+        """The configuration of each member by its name, in their order; without members this one, by an empty name."""
+        if not self.members:
+            return {"": self}
+        shared = {name: getattr(self, name) for name in EnvConfig.model_fields if name not in MemberConfig.model_fields}
+        return {
+            name: EnvConfig.model_construct(**{**shared, **dict(member), "members": {}})
+            for name, member in self.members.items()
+        }
+
+    def part_of(self, task: str) -> tuple[str, str]:
+        """Return the name of a task's member and the task's name within it; the first is empty without members."""
+        if not self.members:
+            return "", task
+        name, _, own = task.partition("/")
+        return name, own
+
+    def max_steps_of(self, task_id: int) -> int:
+        """Return the environment steps after which an episode of a task is truncated."""
+        return self.parts[self.part_of(self.tasks[task_id])[0]].max_steps
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """Indices of tasks in the order in which groups take them.
+
+        Members alternate, and each goes through its own tasks, so all members have equally many groups. Without members
+        every task comes once.
+        """
+        tasks_of: dict[str, list[int]] = {name: [] for name in self.parts}
+        for index, task in enumerate(self.tasks):
+            tasks_of[self.part_of(task)[0]].append(index)
+        rounds = math.lcm(*map(len, tasks_of.values()))
+        return tuple(tasks[turn % len(tasks)] for turn in range(rounds) for tasks in tasks_of.values())
+
+
+def _derived(members: Mapping[str, MemberConfig]) -> dict[str, Any]:
+    """Return the keys of ``env`` that follow from its members."""
+    return {
+        "id": "+".join(map(str, members)),
+        "tasks": [f"{name}/{task}" for name, member in members.items() for task in member.tasks],
+        "max_steps": max(member.max_steps for member in members.values()),
+    }
+
+
+def prefixed_tasks(name: str, tasks: Mapping[str, str]) -> dict[str, str]:
+    """Return values by the tasks of a member under their names in the run; an empty name changes nothing."""
+    return {f"{name}/{task}" if name else task: value for task, value in tasks.items()}
 
 
 def unrestorable_tasks(env: EnvConfig, num_processes: int) -> dict[str, str]:

@@ -227,13 +227,16 @@ def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
 
 def _check_expert(config: RunConfig) -> None:
     """Refuse a warm start without an expert; an evaluation of the same configuration needs none."""
-    if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.env.adapter is None:
-        return  # an environment without an adapter reports a missing expert when it is made
-    if config.env.adapter.expert is None and config.warm_start.dataset is None:
-        raise ConfigError(
-            "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it are "
-            "warm_start.dataset=<folder> and warm_start=null"
-        )
+    if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.warm_start.dataset is not None:
+        return
+    for name, part in config.env.parts.items():
+        # An environment without an adapter reports a missing expert when it is made.
+        if part.adapter is not None and part.adapter.expert is None:
+            key = f"env.members.{name}" if name else "env"
+            raise ConfigError(
+                f"{key}.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without "
+                f"it are {'' if name else 'warm_start.dataset=<folder> and '}warm_start=null"
+            )
 
 
 def _check_gpus(config: RunConfig) -> None:

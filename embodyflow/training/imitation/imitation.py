@@ -1,7 +1,7 @@
 """Behaviour cloning: the warm start fits a policy to demonstrations before RL."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, total
-from embodyflow.policies.base import ImitatingPolicy, Policy
+from embodyflow.policies.base import ImitatingPolicy, MemberPolicy, Policy
+from embodyflow.policies.observations import MEMBER_KEY
 from embodyflow.seeding import derive_rng
 from embodyflow.training.parallel.sharding import clip_gradients
 
@@ -140,9 +141,13 @@ class StepSamples:
         policy: Policy to fit.
         steps: Steps with the expert's actions.
         sigma: Standard deviation of the smoothing of the target token, in bins.
+        action_dims: Dimensions of an action by member of ``env.members``; ``None`` if there is one kind of environment.
     """
 
-    def __init__(self, policy: ImitatingPolicy, steps: Steps, sigma: float) -> None:
+    def __init__(
+        self, policy: ImitatingPolicy, steps: Steps, sigma: float, action_dims: Sequence[int] | None = None
+    ) -> None:
+        self._action_dims = action_dims
         self._policy, self._steps, self._sigma = policy, steps, sigma
         self.num_draws = policy.num_imitation_draws
 
@@ -150,8 +155,12 @@ class StepSamples:
         return len(self._steps)
 
     def num_targets(self, chosen: np.ndarray) -> int:
-        """Return the number of action tokens."""
-        return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
+        """Return the number of action tokens; padding does not count."""
+        counted = self._steps.mask[chosen]
+        if self._action_dims is None:
+            return int(counted.sum()) * self._steps.actions.shape[-1]
+        members = self._steps.observation[MEMBER_KEY][chosen, 0]
+        return int((counted.sum(1) * torch.tensor(self._action_dims)[members]).sum())
 
     def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
         """Return the cross-entropy on the smoothed expert actions, summed."""
@@ -172,17 +181,19 @@ class ActionSamples(StepSamples):
     def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
         assert config.warm_start is not None
         steps = Steps.of_demonstrations(demos, config.policy.observation_keys, policy.horizon)
-        super().__init__(policy, steps, config.warm_start.smoothing_bins)
+        super().__init__(policy, steps, config.warm_start.smoothing_bins, config.policy.action_dims_by_member)
         if "state" not in self._steps.observation:
             return
-        dataset = config.warm_start.dataset
-        if dataset is not None and dataset.statistics == "dataset":
+        states, dataset = self._steps.observation["state"].float(), config.warm_start.dataset
+        if config.policy.action_dims_by_member is not None:
+            cast(MemberPolicy, policy).set_member_normalization(states, self._steps.observation[MEMBER_KEY][:, 0])
+        elif dataset is not None and dataset.statistics == "dataset":
             # Other jobs need none of the packages that it imports.
             from embodyflow.training.imitation.dataset_statistics import dataset_statistics
 
             policy.load_normalization(dataset_statistics(config, dataset))
         else:
-            policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])
+            policy.set_normalization(states, self._steps.actions[:, 0])
 
 
 class ResponseSamples:

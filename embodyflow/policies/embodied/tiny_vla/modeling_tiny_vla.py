@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodyflow.policies.embodied.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.observations import MEMBER_KEY
 from embodyflow.policies.running_statistics.running_normalizer import RunningNormalizer
 
 
@@ -105,20 +106,21 @@ class Embed(nn.Module):
         self.words = nn.Embedding(config.vocab_size, size, padding_idx=0)
         self.state = nn.Linear(config.state_dim, size) if config.state_dim else None
         self.images = nn.ModuleDict({camera: image_encoder(size) for camera in config.seen_cameras})
-        self.register_buffer("state_mean", torch.zeros(config.state_dim))
-        self.register_buffer("state_std", torch.ones(config.state_dim))
+        dims = config.member_action_dims
+        shape = (config.state_dim,) if dims is None else (len(dims), config.state_dim)
+        self.register_buffer("state_mean", torch.zeros(shape))
+        self.register_buffer("state_std", torch.ones(shape))
         self.normalize = (
             RunningNormalizer(config.state_dim, config.observation_clip) if config.normalize_observations else None
         )
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the embedding of N observations, float32 [N, hidden]."""
-        standardised = self._standardised if self.normalize is None else self.normalize
         ids = observation["instruction_ids"]
         num_words = (ids != 0).sum(-1, keepdim=True).clamp(min=1)
         hidden: Tensor = self.words(ids).sum(1) / num_words
         if self.state is not None:
-            hidden = hidden + self.state(standardised(observation["state"]).to(hidden.dtype))
+            hidden = hidden + self.state(self._standardised(observation).to(hidden.dtype))
         for camera, encoder in self.images.items():
             pixels = observation[camera].movedim(-1, 1).float() / 127.5 - 1.0
             hidden = hidden + encoder(pixels.to(hidden.dtype))
@@ -142,13 +144,35 @@ class Embed(nn.Module):
         self.state_mean.copy_(mean)
         self.state_std.copy_(std.clamp(min=1e-2))
 
-    def _standardised(self, state: Tensor) -> Tensor:
-        """Return states in standard deviations of the demonstrations, at most 5; unchanged without demonstrations."""
+    @torch.no_grad()
+    def set_member_statistics(self, states: Tensor, members: Tensor) -> None:
+        """Take the mean and deviation of the states of each member, [n, S], whose members are int64 [n].
+
+        The padding of a member's states keeps the value 0 when they are standardised.
+        """
+        for member in members.unique().tolist():
+            own = states[members == member]
+            self.state_mean[member] = own.mean(0)
+            self.state_std[member] = own.std(0, correction=min(len(own) - 1, 1)).clamp(min=1e-2)
+
+    def _standardised(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return states in standard deviations of the demonstrations, at most 5; unchanged without demonstrations.
+
+        The demonstrations are those of the same member, if there are members.
+        """
+        state = observation["state"]
+        if self.normalize is not None:
+            normalized: Tensor = self.normalize(state)
+            return normalized
+        mean, std = self.state_mean, self.state_std
+        if mean.dim() > 1:
+            member = observation[MEMBER_KEY].squeeze(-1)
+            mean, std = mean[member], std[member]
         # A feature that hardly varied in the demonstrations must not explode when it does vary. A mean of exactly 0
         # with a deviation of exactly 1 was never set.
-        unset = (self.state_mean == 0.0) & (self.state_std == 1.0)
+        unset = (mean == 0.0) & (std == 1.0)
         bound = torch.where(unset, torch.inf, 5.0)
-        return ((state - self.state_mean) / self.state_std).clamp(-bound, bound)
+        return ((state - mean) / std).clamp(-bound, bound)
 
 
 class Head(nn.Module):

@@ -11,6 +11,7 @@ from embodyflow.policies.action_tokens import (
     choose_tokens,
     evaluate_tokens,
     imitation_cross_entropy,
+    member_mask,
     smoothed_targets,
 )
 from embodyflow.policies.base import Decision, NormalizationStatistics
@@ -18,6 +19,7 @@ from embodyflow.policies.decisions import decisions
 from embodyflow.policies.embodied.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.embodied.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.policies.observations import MEMBER_KEY
 
 
 class TinyVLAPolicy:
@@ -79,6 +81,13 @@ class TinyVLAPolicy:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions keep their bins."""
         self.model.embed.set_statistics(states)  # type: ignore[union-attr,operator]
 
+    def set_member_normalization(self, states: torch.Tensor, members: torch.Tensor) -> None:
+        """Standardise the states of each member by their own mean and deviation.
+
+        See :class:`~embodyflow.policies.base.MemberPolicy`.
+        """
+        self.model.embed.set_member_statistics(states, members)  # type: ignore[union-attr,operator]
+
     def load_normalization(self, statistics: NormalizationStatistics) -> None:
         """Standardise states by the mean and deviation of a data set; actions keep their bins."""
         mean, std = statistics.state_mean, statistics.state_std
@@ -97,7 +106,8 @@ class TinyVLAPolicy:
         Args:
             observation: n observations.
             actions: Expert actions, float32 ``[n, C, A]``.
-            mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration.
+            mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration. Dimensions that the
+                member of an observation lacks do not count.
             sigma: Standard deviation of the smoothing, in bins. Choices are not smoothed: they have no neighbours.
             uniforms: Unused; the loss takes no random numbers.
         """
@@ -106,4 +116,7 @@ class TinyVLAPolicy:
         choices = self.config.num_choices
         num_values, width = (self.config.num_bins, sigma) if choices is None else (max(choices), 0.0)
         targets = smoothed_targets(positions, num_values, width)
-        return imitation_cross_entropy(self.model(seen), targets, mask.to(self._device))
+        counted = mask.to(self._device).repeat_interleave(self.config.action_dim, dim=1)
+        if (dims := self.config.member_action_dims) is not None:
+            counted = counted & member_mask(seen[MEMBER_KEY], dims).repeat(1, self.config.chunk_size)
+        return imitation_cross_entropy(self.model(seen), targets, counted)

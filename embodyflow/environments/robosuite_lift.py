@@ -1,0 +1,235 @@
+"""robosuite's task Lift (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from numpy.typing import NDArray
+
+from embodyflow.environments.goals import choose_goal
+
+STATE_DIM = 11
+STEP = 0.05
+"""Displacement of the gripper's goal by an action of 1, in metres."""
+HOVER, NEAR = 0.06, 0.012
+CLOSING_STEPS = 6
+
+Floats = NDArray[np.float64]
+Observation = dict[str, NDArray[Any]]
+
+
+class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """A Panda arm lifts a cube from the table, from numbered places of the cube.
+
+    The observation is a dict. ``state`` is float32 [11], in metres::
+
+        0:3    gripper position
+        3      distance between the fingers
+        4:7    cube position
+        7:10   cube - gripper
+        10     height of the cube above its place on the table
+
+    The action is float32 [4] in [-1, 1]: displacement (1 is 5 cm) and gripper (positive closes, negative opens). There
+    are 20 actions per second. An episode is *terminated* when the cube's centre is 4 cm above the table, which is
+    success, and *truncated* after ``max_steps``. The reward is robosuite's shaped one, from 0 to 1. ``info`` has
+    ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+
+    Attributes:
+        tasks: Allowed values of ``task``.
+        num_goals: Number of goals by split.
+        instruction: Instruction of the task in English.
+    """
+
+    tasks = ("lift",)
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 4096, "demo": 256, "eval": 256})
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 Gymnasium's own
+    instruction = "lift the cube from the table"
+
+    def __init__(
+        self,
+        task: str = "lift",
+        split: Literal["train", "demo", "eval"] = "train",
+        max_steps: int = 60,
+        render_mode: str | None = None,
+        spread: float = 0.03,
+    ) -> None:
+        """Build the simulator.
+
+        Args:
+            task: Task, ``lift``.
+            split: Split of the goals.
+            max_steps: Number of steps after which an episode is truncated.
+            render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
+            spread: Largest distance of the cube from the middle of the table in each direction, in metres;
+                robosuite's is 0.03.
+
+        Raises:
+            ValueError: An argument is not one of the allowed values.
+            ModuleNotFoundError: The extra ``libero`` is not installed, which has robosuite.
+        """
+        for name, value, allowed in (("task", task, self.tasks), ("split", split, tuple(self.num_goals))):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+        if not 0 <= spread <= 0.2:
+            raise ValueError(f"spread={spread}: must be from 0 to 0.2")
+        self.task, self.split, self.max_steps, self.render_mode = task, split, max_steps, render_mode
+        self._spread, self._goal, self._num_steps = spread, 0, 0
+        self._sim, self._place = _build(offscreen=render_mode == "rgb_array")
+        self._expert = Lifter()
+        self.action_space = Box(-1.0, 1.0, (4,), np.float32)
+        self.observation_space: gym.Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start the episode of ``options["goal"]``, or of a goal drawn from the seed.
+
+        Raises:
+            ValueError: The split has no such goal.
+        """
+        super().reset(seed=seed)
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
+        self._goal, self._num_steps, self._expert = goal, 0, Lifter()
+        rng = np.random.default_rng([zlib.crc32(f"{self.task}/{self.split}".encode()), goal])
+        x, y = rng.uniform(-self._spread, self._spread, 2)
+        self._place.at, self._place.angle = (float(x), float(y)), float(rng.uniform(0, np.pi / 2))
+        self._sim.reset()
+        gripper = self._sim.robots[0].gripper
+        gripper.current_action = np.zeros_like(gripper.current_action)  # robosuite keeps it over episodes
+        self._table = float(self._positions()[1][2])
+        return self._observation(), self._info(success=False)
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Execute one action, float32 [4] in [-1, 1]."""
+        _, reward, _, _ = self._sim.step(np.asarray(action, np.float64))
+        self._num_steps += 1
+        success = bool(self._sim._check_success())
+        truncated = not success and self._num_steps >= self.max_steps
+        return self._observation(), float(reward), success, truncated, self._info(success)
+
+    def expert_action(self) -> NDArray[np.float32]:
+        """Return the scripted expert's next action, float32 [4] in [-1, 1]."""
+        return self._expert.act(*self._positions()).astype(np.float32)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the current frame, uint8 [256, 256, 3]."""
+        if self.render_mode is None:
+            return None
+        frame = self._sim.sim.render(camera_name="frontview", width=256, height=256)
+        return np.ascontiguousarray(frame[::-1])
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self._sim.close()
+
+    def _observation(self) -> Observation:
+        hand, cube = self._positions()
+        fingers = self._sim.sim.data.qpos[self._sim.robots[0]._ref_gripper_joint_pos_indexes]
+        width, height = fingers[0] - fingers[1], cube[2] - self._table
+        return {"state": np.concatenate([hand, [width], cube, cube - hand, [height]], dtype=np.float32)}
+
+    def _positions(self) -> tuple[Floats, Floats]:
+        """Return the positions of gripper and cube, without the sensors of robosuite, which have rates of their own."""
+        data = self._sim.sim.data
+        return data.site_xpos[self._sim.robots[0].eef_site_id], data.body_xpos[self._sim.cube_body_id]
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return {"success": success, "instruction": self.instruction, "goal": self._goal}
+
+
+class Lifter:
+    """An expert that hovers, descends, grasps and lifts; use one instance per episode."""
+
+    def __init__(self) -> None:
+        self._phase, self._waited = "hover", 0
+
+    def act(self, hand: Floats, cube: Floats) -> Floats:
+        """Return the next action, float64 ``[4]`` in [-1, 1], given positions, float64 ``[3]`` each, in metres."""
+        near = bool(np.abs(self._target(hand, cube) - hand).max() < NEAR)
+        following = self._phase
+        match self._phase:
+            case "hover" if near:
+                following = "descend"
+            case "descend" if near:
+                following = "grasp"
+            case "grasp" if self._waited >= CLOSING_STEPS:
+                following = "lift"
+        self._waited = self._waited + 1 if following == self._phase else 0
+        self._phase = following
+        move = np.clip((self._target(hand, cube) - hand) / STEP, -1.0, 1.0)
+        return np.append(move, 1.0 if self._phase in ("grasp", "lift") else -1.0)
+
+    def _target(self, hand: Floats, cube: Floats) -> Floats:
+        match self._phase:
+            case "hover":
+                return cube + np.array([0.0, 0.0, HOVER])
+            case "descend":
+                return cube
+            case "lift":
+                return hand + np.array([0.0, 0.0, STEP])
+            case _:  # grasp does not move
+                return hand
+
+
+class _Place:
+    """A placement of robosuite that puts the cube where an episode wants it.
+
+    Attributes:
+        at: Offset of the cube from the middle of the table, in metres.
+        angle: Turn of the cube about the vertical axis, in radians.
+    """
+
+    def __init__(self) -> None:
+        self.at, self.angle = (0.0, 0.0), 0.0
+        self._cube: Any = None
+
+    def reset(self) -> None:
+        """Forget the objects."""
+        self._cube = None
+
+    def add_objects(self, cube: Any) -> None:
+        """Take the cube."""
+        self._cube = cube
+
+    def sample(self, *_: Any, **__: Any) -> dict[str, tuple[tuple[float, float, float], Floats, Any]]:
+        """Return position, quaternion (w, x, y, z) and object by name."""
+        height = 0.8 - self._cube.bottom_offset[2]  # the table is 0.8 m high
+        turn = np.array([np.cos(self.angle / 2), 0, 0, np.sin(self.angle / 2)])
+        return {self._cube.name: ((*self.at, height), turn, self._cube)}
+
+
+def _build(*, offscreen: bool) -> tuple[Any, _Place]:
+    """Build robosuite's environment without noise in the robot's first pose."""
+    import logging
+
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # it warns about its optional macro file
+    import robosuite
+    from robosuite.controllers import load_controller_config
+
+    place = _Place()
+    state = np.random.get_state()
+    np.random.seed(0)
+    try:
+        sim = robosuite.make(
+            "Lift",
+            robots="Panda",
+            controller_configs=load_controller_config(default_controller="OSC_POSITION"),
+            initialization_noise=None,
+            placement_initializer=place,
+            has_renderer=False,
+            has_offscreen_renderer=offscreen,
+            use_camera_obs=False,
+            use_object_obs=False,
+            reward_shaping=True,
+            control_freq=20,
+            horizon=2**31,
+            ignore_done=True,
+            hard_reset=False,
+        )
+    finally:
+        np.random.set_state(state)
+    return sim, place

@@ -1,0 +1,49 @@
+"""robosuite's task Lift behind the interface of embodied environments."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("robosuite", reason="needs the extra libero")
+ID = "envs:embodyflow/Lift-v0"
+
+
+def make(split: str = "demo", max_steps: int = 60) -> gym.Env[dict[str, np.ndarray], np.ndarray]:
+    return gym.make(ID, task="lift", split=split, max_steps=max_steps)
+
+
+def play(env: gym.Env[dict[str, np.ndarray], np.ndarray], goal: int) -> tuple[np.ndarray, bool]:
+    """Let the expert play an episode; return its states and whether it succeeds."""
+    observation, _ = env.reset(options={"goal": goal})
+    states, over, info = [observation["state"]], False, {}
+    while not over:
+        observation, _, terminated, truncated, info = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
+        states.append(observation["state"])
+        over = terminated or truncated
+    return np.stack(states), bool(info["success"])
+
+
+def test_the_expert_lifts_the_cube_and_episodes_are_restored() -> None:
+    env, other = make(), make()
+    first, succeeds = play(env, 0)
+    assert succeeds and first[-1, 10] > 0.018  # its centre rests 2.1 cm above the table and must be 4 cm above it
+    another, _ = play(env, 1)
+    assert not np.array_equal(first[0], another[0])
+    assert np.array_equal(play(env, 0)[0], first) and np.array_equal(play(other, 0)[0], first)
+    assert first[0, 7:10] == pytest.approx(first[0, 4:7] - first[0, 0:3], abs=1e-6)
+
+
+def test_an_episode_is_truncated_and_splits_differ() -> None:
+    env = make("eval", max_steps=2)
+    observation, info = env.reset(options={"goal": 0})
+    assert info == {"success": False, "instruction": "lift the cube from the table", "goal": 0}
+    ends = [env.step(np.zeros(4, np.float32))[2:4] for _ in range(2)]
+    assert ends == [(False, False), (False, True)]
+    assert not np.array_equal(make("train").reset(options={"goal": 0})[0]["state"], observation["state"])
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"spread=1: must be from 0 to 0\.2"):
+        gym.make(ID, task="lift", split="train", spread=1)
+    with pytest.raises(ValueError, match="task='push': must be one of lift"):
+        gym.make(ID, task="push", split="train")
