@@ -181,8 +181,9 @@ def test_further_ranks_join_between_two_nodes(tiny_config: Callable[..., RunConf
         node = asyncio.create_task(_within(group))
         await asyncio.sleep(0.01)
         growing = asyncio.create_task(group.resize(3))
-        await asyncio.sleep(0.05)
-        assert second.has_started and third.has_started, "they start beside nodes"
+        async with asyncio.timeout(20.0):  # they start beside nodes
+            while not (second.has_started and third.has_started):
+                await asyncio.sleep(0.01)
         assert len(group) == 1 and not growing.done()
         late = asyncio.create_task(_within(group))
         may_end.set()
