@@ -2,13 +2,15 @@
 
     python -m benchmarks.language.streaming --folder /tmp/streaming
 
-Every run is ``python -m flows.grpo`` with the job of ``benchmarks/language/long_tails.py``: three calls of a tool per
-episode, each of 50 ms to 2 s. The arms take turns, round by round. Finished runs in the folder are reused. Samples per
-second are the rows of the iterations after the first two, divided by their time. Results go to
-``benchmarks/results/streaming.json``.
+Every run is ``python -m flows.grpo``. In the job `tools` (``benchmarks/language/long_tails.py``) an episode calls a
+tool three times, each call taking 50 ms to 2 s. In the job `responses` nothing waits: one token in a vocabulary of two
+dozen ends a response, so most are short and a few are long. The arms take turns, round by round. Finished runs in
+the folder are reused. Samples per second are the rows of the iterations after the first two, divided by their time.
+Results go to ``benchmarks/results/streaming.json``, which keeps those of jobs that are not run.
 """
 
 import argparse
+import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -27,17 +29,34 @@ STREAMED_ARMS = {
     "streaming by index, one ahead": ["rollout.max_staleness=1", *STREAMING],
     "streaming first ready, one ahead": ["rollout.max_staleness=1", "rollout.order=first_ready", *STREAMING],
     "streaming first ready, two ahead": ["rollout.max_staleness=2", "rollout.order=first_ready", *STREAMING],
+    "streaming first ready, four ahead": ["rollout.max_staleness=4", "rollout.order=first_ready", *STREAMING],
+    "streaming first ready, eight ahead": ["rollout.max_staleness=8", "rollout.order=first_ready", *STREAMING],
 }
 ARMS = {SYNCHRONOUS: [], "one ahead": ["rollout.max_staleness=1", *AHEAD], **STREAMED_ARMS}
-JOB = [
-    *("rollout.agent.workflow=benchmarks.language.long_tails:Waiter", "rollout.agent.max_turns=3"),
-    *("rollout.agent.tools=[benchmarks.language.long_tails:wait]", "rollout.agent.max_turn_tokens=4"),
-    "warm_start=null",
-    *("rollout.num_workers=1", "rollout.num_groups=8", "rollout.group_size=4", "rollout.max_response_tokens=110"),
+TINY = [
+    *("warm_start=null", "rollout.num_workers=1", "iterations=12"),
     *("policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.intermediate_size=64"),
     *("trainer.num_minibatches=1", "trainer.schedule.name=constant", "filter.drop_uniform=false"),
-    *("evaluation.num_prompts=4", "iterations=12"),
+    "evaluation.num_prompts=4",
 ]
+JOBS = {
+    "tools": (
+        "calculator",
+        [
+            *("rollout.agent.workflow=benchmarks.language.long_tails:Waiter", "rollout.agent.max_turns=3"),
+            *("rollout.agent.tools=[benchmarks.language.long_tails:wait]", "rollout.agent.max_turn_tokens=4"),
+            *("rollout.num_groups=8", "rollout.group_size=4", "rollout.max_response_tokens=110"),
+        ],
+    ),
+    "responses": (
+        "math",
+        [
+            *("rollout.num_groups=32", "rollout.group_size=8"),
+            *("rollout.max_response_tokens=400", "policy.scratch.max_position_embeddings=512"),
+        ],
+    ),
+}
+"""Experiment and overrides by job."""
 NUM_WARM_UP = 2
 """Number of first iterations to leave out: the first rollouts start before there is anything to train."""
 RESULTS = ROOT / "benchmarks/results/streaming.json"
@@ -80,18 +99,26 @@ def compare(speeds: dict[str, list[float]]) -> list[dict[str, Any]]:
     return found
 
 
+def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the arms of a job; return their speeds."""
+    experiment, words = JOBS[job]
+    arms = {arm: ARMS[arm] for arm in arguments.arms}
+    words = [*TINY, *words, *arguments.words]
+    speeds, loads = take_turns(arms, arguments.rounds, arguments.folder / job, words, experiment)
+    return {"job": job, "words": words, "loads_before_runs": loads, "arms": compare(speeds)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
-    arms = {arm: ARMS[arm] for arm in arguments.arms}
-    job = [*JOB, *arguments.words]
-    speeds, loads = take_turns(arms, arguments.rounds, arguments.folder, job, "calculator")
-    settings = {"words": arguments.words, "loads_before_runs": loads}
-    write_report(RESULTS, ("torch", "transformers", "ray", "prefect"), compare(speeds), **settings)
+    kept = json.loads(RESULTS.read_text())["comparisons"] if RESULTS.exists() else []
+    measured = {each["job"]: each for each in kept} | {job: measure(job, arguments) for job in arguments.jobs}
+    write_report(RESULTS, ("torch", "transformers", "ray", "prefect"), list(measured.values()))
 
 
 if __name__ == "__main__":

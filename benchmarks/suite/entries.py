@@ -190,6 +190,8 @@ LEFT_OUT = {
     "operations.queued_runs": _FAULTS,
     "robots.rlpd": _LEARNING,
     "agents.scripted_ring": _PART,
+    "agents.slow_calculator": _PART,
+    "agents.slow_tools": _OWN,
     "agents.self_play": _LEARNING,
     "agents.siirl_agents": "it shows that a peer's graphs run; their own code is not timed",
     "orchestration.siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",

@@ -13,7 +13,8 @@ from benchmarks.suite import readers, rows
 from benchmarks.suite.entries import ENTRIES, LEFT_OUT, MAX_SECONDS, Entry
 from benchmarks.suite.figures import Figures, spread
 from benchmarks.suite.terminal import WIDTH, table
-from docs.generator import benchmarks as page
+from docs.generator.benchmark_tables import results
+from docs.generator.benchmark_tables import suite as suite_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS: dict[str, Any] = {
@@ -306,11 +307,11 @@ def test_the_table_fits_a_terminal() -> None:
 
 
 def test_the_page_shows_the_suite_or_how_to_measure_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "RESULTS", tmp_path)
-    assert "`make bench` measures them" in page.suite()
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    assert "`make bench` measures them" in suite_tables.suite()
     found = [rows.row_of(QUIET, FACTS).to_dict(), rows.row_of(NOISY, FACTS | {"measured": "2026-01-03"}).to_dict()]
     (tmp_path / "suite.json").write_text(json.dumps({"rows": found}))
-    text = page.suite()
+    text = suite_tables.suite()
     assert text.startswith("Measured from 2026-01-01 to 2026-01-03 on two cores of an AMD EPYC.\n")
     assert "| One, beside another | steady | other | 1 | 3.3 | s | **3.15** | 5% | two cores of an AMD EPYC |" in text
     assert "| – | – | s | too noisy: the ratio's spread is 133%, its limit 20% | 133% |" in text

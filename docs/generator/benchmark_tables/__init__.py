@@ -1,0 +1,1 @@
+"""Tables of the page of benchmarks, from the figures in ``benchmarks/results``."""

@@ -1,0 +1,84 @@
+"""Tables of continuous control."""
+
+from collections.abc import Sequence
+
+from docs.generator.benchmark_tables.results import read
+from docs.generator.markdown import code, table
+
+SAC_CONTENDERS = ("embodyflow", "stable-baselines3")
+
+
+def control() -> str:
+    """Return returns and speed beside Stable-Baselines3."""
+    rows = []
+    reports = {"": read("ppo_control"), ", compiled": read("ppo_control_compiled")}
+    for how, report in reports.items():
+        for name, each in report["comparisons"].items():
+            ours, theirs = (_mean(each["final_returns"][who]) for who in ("embodyflow", "stable-baselines3"))
+            speeds = (f"{each[f'steps_per_{clock}_second_ratio']:.2f}" for clock in ("wall", "cpu"))
+            rows.append((f"{code(name)}{how}", f"{ours:.1f}", f"{theirs:.1f}", *speeds))
+    bare = next(each for each in read("ppo_bound")["comparisons"] if each["contender"] == "bare")
+    rows.append(("bound of `half_cheetah`", "–", "–", f"{bare['wall_ratio']:.2f}", f"{bare['cpu_ratio']:.2f}"))
+    return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its", "Per CPU second"), rows)
+
+
+def normalised_control() -> str:
+    """Return returns beside Stable-Baselines3's with normalised observations and rewards."""
+    comparison = read("ppo_normalized")["comparison"]
+    rows = [
+        (name, str(len(returns)), f"{_mean(returns):.0f}", f"{min(returns):.0f}", f"{max(returns):.0f}")
+        for name, returns in comparison["last_returns"].items()
+    ]
+    overlap = f"{100 * comparison['overlapping_points']:.0f} % of {comparison['num_points']} points"
+    difference = f"{comparison['difference_in_deviations']:+.2f} standard deviations over seeds"
+    figures = table(("Contender", "Seeds", "Mean", "Lowest", "Highest"), rows)
+    return f"{figures}\n\nOurs minus theirs: {difference}. The ranges overlap at {overlap}."
+
+
+def soft_actor_critic() -> str:
+    """Return returns and speed of SAC beside Stable-Baselines3's."""
+    rows = []
+    for name, each in read("sac_control")["comparisons"].items():
+        ours, theirs = (", ".join(f"{value:.0f}" for value in each["final_returns"][who]) for who in SAC_CONTENDERS)
+        overlap = f"{each['overlapping_points']} of {each['num_points']}"
+        rows.append((code(name), ours, theirs, overlap, f"{each['cpu_seconds_ratio']:.2f}"))
+    return table(("Experiment", "Our returns", "Its returns", "Points that overlap", "Our CPU time ÷ its"), rows)
+
+
+def offline() -> str:
+    """Return returns and speed of implicit Q-learning beside d3rlpy's."""
+    rows = []
+    for each in read("offline")["comparisons"]:
+        returns = (each["data_return"], *(each[who]["return"] for who in ("embodyflow", "d3rlpy", "imitation")))
+        ratio = each["embodyflow"]["cpu"] / each["d3rlpy"]["cpu"]
+        rows.append((str(each["seed"]), *(f"{value:.0f}" for value in returns), f"{ratio:.2f}"))
+    head = ("Seed", "Return of the data", "Our return", "Its return", "Imitation alone", "Our CPU time ÷ its")
+    return table(head, rows)
+
+
+def replay() -> str:
+    """Return memory, disk and time of a replay buffer of a million transitions."""
+    report = read("replay")
+    memory, draws = report["anonymous_mb_each_100_000"], report["batch_of_256_cpu_milliseconds"]
+    rows = [
+        ("own memory after 100 000 transitions, and after all", f"{memory[0]:.1f} MB, {memory[-1]:.1f} MB"),
+        ("on disk", f"{report['disk_mb']:.0f} MB"),
+        ("append, per transition", f"{report['append_cpu_microseconds_per_transition']:.2f} µs"),
+        ("commit", f"{report['commit_cpu_milliseconds']:.2f} ms"),
+        ("draw 256, of one step and of three", f"{draws['1']:.2f} ms, {draws['3']:.2f} ms"),
+        ("reopen at a commit, with all digests", f"{report['reopen_cpu_seconds']:.2f} s"),
+    ]
+    return table(("Replay buffer", "CPU time or size"), rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+TABLES = (
+    control,
+    normalised_control,
+    soft_actor_critic,
+    offline,
+    replay,
+)

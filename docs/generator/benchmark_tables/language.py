@@ -1,0 +1,60 @@
+"""Tables of language jobs."""
+
+from statistics import median
+
+from docs.generator.benchmark_tables.results import machine, read
+from docs.generator.markdown import code, table
+
+
+def trl() -> str:
+    """Return TRL's time by ours."""
+    report = read("llm_grpo")
+    rows = []
+    for each in report["comparisons"]:
+        ratios = (f"{each['trl / embodyflow'][part]['wall']:.2f}" for part in ("total", "generate", "train"))
+        rows.append((each["workload"], *ratios, machine(report)))
+    version = report["versions"]["trl"]
+    return table((f"Workload, TRL {version}", "Whole iteration", "Generation", "Training", "Machine"), rows)
+
+
+def generation() -> str:
+    """Return tokens per second of generation engines."""
+    report = read("generation")
+    workloads = report["comparisons"]
+    rows = [
+        (name, *(f"{each['contenders'][name]['tokens_per_wall_second']:,.0f}" for each in workloads), machine(report))
+        for name in workloads[0]["contenders"]
+    ]
+    return table(("Engine", *(each["workload"] for each in workloads), "Machine"), rows)
+
+
+def staleness() -> str:
+    """Return speed and success with rollouts ahead."""
+    report = read("staleness")
+    rows = []
+    for each in report["comparisons"]:
+        mean = each["mean"]
+        exact = f"{mean['success_rate_before']:.2f} → {mean['success_rate_after']:.3f}"
+        rows.append((each["arm"], f"{each['speed']:.2f}", f"{each['seconds_to_half']:.0f} s", exact, machine(report)))
+    rows.append(("bound", f"{report['bound']:.2f}", "–", "–", machine(report)))
+    header = ("Arm", "Speed of an iteration", "Half of the sums right after", "Exact match, 80 iterations", "Machine")
+    return table(header, rows)
+
+
+def streaming() -> str:
+    """Return the speed of streamed groups where episodes take very different times."""
+    report = read("streaming")
+    rows = [
+        (code(job["job"]), each["arm"], f"{median(each['samples_per_second']):.1f}", f"{each['ratio']:.2f}")
+        for job in report["comparisons"]
+        for each in job["arms"]
+    ]
+    return f"{table(('Job', 'Arm', 'Samples/s', 'By the synchronous run'), rows)}\n\nOn {machine(report)}."
+
+
+TABLES = (
+    trl,
+    generation,
+    staleness,
+    streaming,
+)

@@ -1,0 +1,139 @@
+"""Tables of the control plane and the data plane."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from docs.generator.benchmark_tables.results import percent, read
+from docs.generator.markdown import code, table
+
+
+def orchestration() -> str:
+    """Return the times of an iteration of empty nodes."""
+    report = read("orchestration")["milliseconds"]
+    names = {
+        "raw": "seven bare Ray calls",
+        "plain": "Prefect: an empty flow of seven empty tasks",
+        "ours": "ours: seven empty nodes, with commit",
+        "one": "ours with `pipeline.task_runs=iteration`",
+    }
+    rows = [(text, *(f"{report[db][key]['median']:.0f} ms" for db in report)) for key, text in names.items()]
+    return table(("Iteration", *report), rows)
+
+
+def planning() -> str:
+    """Return the times to plan a redistribution."""
+    rows = []
+    for each in read("planning"):
+        case = f"{each['rows']:,} rows, {each['sources']} → {each['targets']} ranks, Ray nodes: {each['nodes']}"
+        peer = f"{each['verl_ms']:,.0f} ms" if "verl_ms" in each else "–"
+        rows.append((case, f"{each['ours_ms']:,.0f} ms", peer, f"{each['ours_imbalance']:.1e}"))
+    return table(("Case", "Ours", "verl", "Our imbalance"), rows)
+
+
+def tracing() -> str:
+    """Return the cost of a span."""
+    [found] = read("tracing")["comparisons"]
+    ways = {"off": "without a trace", "on": "with `tracking.trace=true`"}
+    rows = [(name, f"{found[f'microseconds_per_span_{way}']:g} µs") for way, name in ways.items()]
+    return table(("A span", "Time"), rows)
+
+
+def durability() -> str:
+    """Return the cost of durability as shares of an iteration."""
+    rows = []
+    for job, each in read("durability").items():
+        low, high = map(percent, each["interval"])
+        most, compared = percent(each["account"]["most_share"]), percent(each["overhead"])
+        rows.append((code(job), f"at most {most}", f"{compared} ({low} to {high})"))
+    return table(("Experiment", "Added up", "Compared"), rows)
+
+
+def forecasts() -> str:
+    """Return how far forecasts of iteration time were off."""
+    rows = []
+    for run in read("forecast")["comparisons"]:
+        order = "synchronous" if not run["staleness"] else f"{run['staleness']} ahead"
+        what = (run["job"], f"{run['workers']}, {run['ranks']}", order, f"{run['cores_of_others']:.1f}")
+        alone = f"{run['with_cores']:.2f} s" if "with_cores" in run else "–"
+        of_alone = (_error(run, source, "error_with_cores") for source in ("from_one", "from_two"))
+        of_measured = (_error(run, source, "error") for source in ("from_one", "from_two"))
+        rows.append((*what, alone, *of_alone, f"{run['measured']:.2f} s", *of_measured))
+    errors = ("from one", "from two")
+    return table(("Job", "Workers, ranks", "Order", "Others", "With cores", *errors, "Measured", *errors), rows)
+
+
+def _error(run: Mapping[str, Any], source: str, name: str) -> str:
+    error = run.get(source, {}).get(name)
+    return "–" if error is None else f"{error:+.0%}"
+
+
+def data_plane() -> str:
+    """Return the speed of rows between workers."""
+    rows = []
+    for each in read("data_plane")["results"]:
+        if each["megabytes"] == 500:
+            continue
+        (sources, targets), ratios = each["layout"], each["ratios"]
+        rows.append(
+            (
+                f"{each['megabytes']} MB {each['kind']}, {sources} → {targets}",
+                f"{each['ours']['deliver_ms']:.0f} ms",
+                f"{ratios['verl']:.1f}" if "verl" in ratios else "–",
+                f"{ratios['ray refs']:.1f}",
+                percent(ratios["memcpy"]),
+                f"{each['ours']['driver_bytes'] / 1000:.1f} kB",
+            )
+        )
+    header = (
+        "Rows, sources → targets",
+        "Ours",
+        "verl ÷ ours",
+        "Ray references ÷ ours",
+        "Share of memcpy",
+        "By the driver",
+    )
+    return table(header, rows)
+
+
+def weights_memory() -> str:
+    """Return how much memory grows while weights are published, before and now."""
+    report = read("weights_memory")
+    rows = [
+        (
+            {"before": "whole", "in buckets": "in buckets"}[each["code"]],
+            str(each["ranks"]),
+            *(", ".join(f"{value:.2f}" for value in each["growth"][role]) for role in ("trainer", "rollout")),
+            *(f"{min(each['seconds'][role]):.1f} s" for role in ("trainer", "rollout")),
+        )
+        for each in sorted(report["comparisons"], key=lambda each: (each["ranks"], each["code"]))
+    ]
+    names = ("Weights travel", "Trainer ranks", "Rank 0", "Rollout worker", "Publication", "Loading")
+    return table(names, rows)
+
+
+def heads() -> str:
+    """Return the memory of a large vocabulary's head, as a whole and in pieces."""
+    report = read("head_memory")
+    works = {"score": "log-probs", "train": "log-probs and gradients"}
+    rows = [
+        (
+            works[each["work"]],
+            {"whole": "as a whole", "pieces": "in pieces"}[each["head"]],
+            f"{each['memory_gb']:.2f} GB",
+            f"{each['cpu_seconds']:.1f} s",
+        )
+        for each in report["comparisons"]
+    ]
+    return table(("Pass", "Head", "Memory", "CPU time"), rows)
+
+
+TABLES = (
+    heads,
+    weights_memory,
+    data_plane,
+    planning,
+    orchestration,
+    tracing,
+    forecasts,
+    durability,
+)

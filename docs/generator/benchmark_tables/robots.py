@@ -1,0 +1,121 @@
+"""Tables of robots and their simulators."""
+
+from statistics import median
+
+from docs.generator.benchmark_tables.results import machine, read
+from docs.generator.markdown import code, table
+
+
+def slow_environments() -> str:
+    """Return the speed and the success of streamed episodes where each step of an environment is slow."""
+    report = read("slow_environments")
+    rows = []
+    for job in report["comparisons"]:
+        for each in job["arms"]:
+            speed = median(each["samples_per_second"])
+            rates = {key: median(values) for key, values in each["success"].items()}
+            lifts = (
+                f"{rates[f'{kind}success_rate_before']:.2f} → {rates[f'{kind}success_rate_after']:.2f}"
+                for kind in ("", "sampled_")
+            )
+            rows.append((code(job["job"]), each["arm"], f"{speed:.2f}", f"{each['ratio']:.2f}", *lifts))
+    header = ("Experiment", "Arm", "Samples/s", "By the synchronous run", "Greedy success", "Sampled success")
+    return f"{table(header, rows)}\n\nOn {machine(report)}."
+
+
+def full_size() -> str:
+    """Return memory by role and seconds by node of SmolVLA at its published size."""
+    report = read("full_size")
+    each = next(each for each in report["comparisons"] if each["name"] == "expert-16")
+    memory, last = each["memory"], each["iterations"][-1]
+    roles = {
+        **memory["by_role"],
+        "workers": memory["workers"],
+        "all processes": memory["processes"],
+        "`/dev/shm`": memory["dev_shm"],
+    }
+    nodes = ("rollout", "old_log_prob", "ref_log_prob", "train_actor", "commit", "iteration")
+    planned = {**each["planned"], "`/dev/shm`": each["planned"]["dev_shm"]}
+    forecasts = {role: f"{planned[role]:.2f}" if role in planned else "–" for role in roles}
+    rows = [(role, f"{gib:.2f}", forecasts[role]) for role, gib in roles.items()]
+    held = table(("Role", "Peak, GiB", "Planned"), rows)
+    seconds = [(code(node), f"{last[f'perf/{node}_seconds']:.1f} s") for node in nodes]
+    return f"{held}\n\n{table(('Node', 'Second iteration'), seconds)}\n\nOn {machine(report)}."
+
+
+def dagger() -> str:
+    """Return success on unseen goals of DAgger and of cloning with equal optimizer steps."""
+    rows = []
+    for each in read("dagger")["comparisons"]:
+        cloned = [f"{other['success']:.2f}" for other in each["cloning"]]
+        ours = each["dagger"]
+        rows.append((str(each["seed"]), *cloned, f"**{ours['success']:.2f}**", f"{ours['labels']:,}"))
+    head = ("Seed", *(f"Cloning {number}" for number in (4, 8, 16, 40)), "DAgger from 4", "Its labels")
+    return table(head, rows)
+
+
+def dsrl() -> str:
+    """Return success on unseen goals of a frozen policy, and of the one that steers it."""
+    rows = [
+        (
+            str(run["seed"]),
+            *(f"{value:.2f}" for value in (run["frozen_success"], run["points"][0]["success"])),
+            f"**{run['points'][-1]['success']:.2f}**",
+            f"{run['episodes']:,}",
+            f"{run['steps']:,}",
+        )
+        for run in read("dsrl_push")["runs"]
+    ]
+    head = ("Seed", "Frozen, from standard normals", "Frozen, from zeros", "Steered", "Episodes", "Steps")
+    return table(head, rows)
+
+
+def vector_env() -> str:
+    """Return steps per second of vector environments."""
+    report = read("vector_env")
+    rows = []
+    for each in report["comparisons"]:
+        ours, peer = (each["contenders"][each[who]]["steps_per_second"] for who in ("ours", "best_peer"))
+        peers = f"{peer:,.0f} ({each['best_peer']})"
+        case = f"{each['environment']}, chunks of {each['chunk_size']}"
+        rows.append((case, f"{ours:,.0f}", peers, f"{each['wall_ratio']:.2f}", machine(report)))
+    return table(("Environment", "Ours", "Best peer", "Ratio", "Machine"), rows)
+
+
+def batched_env() -> str:
+    """Return steps per second of EnvPool alone, in our vector environment and with a policy in the loop."""
+    report = read("batched_env")
+    [found] = report["comparisons"]
+    rates = {name: median(each) for name, each in found["steps_per_second"].items()}
+    alone, vector, worker, single = rates.values()
+    rows = [
+        ("EnvPool alone", f"{alone:,.0f}", "", machine(report)),
+        ("our vector environment on it", f"{vector:,.0f}", f"{found['share_of_vector_environment']:.2f}", ""),
+        ("our rollout worker on it", f"{worker:,.0f}", f"**{found['share_with_policy']:.2f}**", ""),
+        ("our rollout worker on single environments", f"{single:,.0f}", "", ""),
+    ]
+    return table(("HalfCheetah-v5", "Steps/s", "Share of EnvPool's", "Machine"), rows)
+
+
+def libero() -> str:
+    """Return steps per second of LIBERO's environments."""
+    rows = []
+    for each in read("libero_images")["comparisons"]:
+        ours, peer = (each["rates"][who]["steps_per_wall_second"] for who in ("embodyflow", "LIBERO SubprocVectorEnv"))
+        case, ratio = f"images, chunks of {each['chunk_size']}", each["steps_per_wall_second_ratio"]
+        rows.append((case, f"{ours:.0f}", f"{peer:.0f} (LIBERO's SubprocVectorEnv)", f"{ratio:.1f}"))
+    for task, rates in read("libero_steps")["steps_per_cpu_second"].items():
+        ours, peer = rates["ours"], rates["robosuite"]
+        rows.append((f"states of {task}", f"{ours:.0f}", f"{peer:.0f} (robosuite)", f"{ours / peer:.1f}"))
+    return table(("What is shown", "Ours", "Peer", "Ratio"), rows)
+
+
+TABLES = (
+    slow_environments,
+    full_size,
+    dagger,
+    dsrl,
+    vector_env,
+    batched_env,
+    libero,
+)
