@@ -126,7 +126,7 @@ def test_configurations_of_the_project_come_before_the_shipped_ones(project: Pat
         "# @package _global_\ndefaults: [embodied]\nexperiment: push\niterations: 2\n"
     )
     assert compose_config(["experiment=push", "trainer=mine"]).iterations == 2
-    with pytest.raises(ConfigError, match=r"^experiment=mind: allowed are .*\bmine, mt10"):
+    with pytest.raises(ConfigError, match=r"^experiment=mind: allowed are .*\bmine, "):
         compose_config(["experiment=mind"])
 
 
