@@ -55,8 +55,9 @@ REFUSED = {
     },
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
     **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
-    **{(experiment, name): reason for experiment in ("mt10", "libero") for name, reason in MANY_TASKS.items()},
+    **{(experiment, name): reason for experiment in ("mt10", "libero", "mixed") for name, reason in MANY_TASKS.items()},
     **{("push_diffusion", name): "trains another policy than the experiment's" for name in ("rlpd", "dsrl")},
+    ("mixed", "dagger"): "dagger: must be null with env.members",
     ("libero_openvla", "dagger"): "begins with the demonstrations of a warm start",
     ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
     ("libero_openvla", "dsrl"): "its actor reads the state alone, and the experiment's state shows no objects",
@@ -108,6 +109,8 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
         words.append(f"off_policy.demonstrations={tmp_path}")
     elif algorithm in ("rlpd", "dsrl") and experiment not in LANGUAGE:
         words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
+    elif experiment == "mixed":
+        words += ["policy.state_dim=30", "policy.action_dim=4", "policy.member_action_dims=[4,4]"]
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
             compose_config(words)
@@ -122,9 +125,17 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger and dsrl among them
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
-    several_tasks, another_policy = 2 * 3, 2  # with rlpd and dsrl
+    several_tasks, another_policy = 2 * 4, 2  # with rlpd and dsrl
+    no_dagger = 2  # mixed and libero_openvla
     assert len(REFUSED) == (
-        control + others + 1 + 5 * len(LANGUAGE) + len(ONE_ADVANTAGE) + len(NO_AGENTS) + several_tasks + another_policy
+        control
+        + others
+        + no_dagger
+        + 5 * len(LANGUAGE)
+        + len(ONE_ADVANTAGE)
+        + len(NO_AGENTS)
+        + several_tasks
+        + another_policy
     )
 
 
