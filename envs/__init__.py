@@ -8,4 +8,4 @@ import envs.env_pool
 import envs.libero
 import envs.metaworld
 import envs.mujoco
-import envs.robosuite_lift  # noqa: F401
+import envs.robosuite  # noqa: F401

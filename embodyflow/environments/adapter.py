@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from embodyflow.environments.action_scale import ActionScale
+from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goals import choose_goal
 
 RENDER = "render"
@@ -104,8 +105,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         adaptation: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if split not in FIRST_SEED:
-            raise ValueError(f"split={split!r}: must be one of {', '.join(FIRST_SEED)}")
+        check_choice("split", split, FIRST_SEED)
         settings = Adaptation(**(adaptation or {}))
         self.task, self.split, self.instruction = task, split, settings.instruction or task
         self.render_mode, self._images, self._image_size = render_mode, dict(settings.images), settings.image_size

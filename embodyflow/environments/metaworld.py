@@ -19,6 +19,7 @@ from metaworld.env_dict import ENV_CLS_MAP
 from metaworld.policies import ENV_POLICY_MAP
 from numpy.typing import NDArray
 
+from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goals import choose_goal
 from embodyflow.environments.metaworld_step import FastStep
 
@@ -132,10 +133,10 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         Raises:
             ValueError: An argument is not one of the allowed values.
         """
-        _check("task", task, INSTRUCTIONS)
-        _check("split", split, self.num_goals)
-        _check("render_mode", render_mode, (None, *self.metadata["render_modes"]))
-        _check("camera", camera, CAMERAS)
+        check_choice("task", task, INSTRUCTIONS)
+        check_choice("split", split, self.num_goals)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        check_choice("camera", camera, CAMERAS)
         if max_steps < 1:
             raise ValueError(f"max_steps={max_steps}: must be at least 1")
         self.task, self.split, self.max_steps = task, split, max_steps
@@ -275,8 +276,3 @@ def _build_simulator(task: str, camera: str, image_size: int) -> Any:
     sim.model.vis.quality.shadowsize = sim.model.vis.quality.offsamples = 0  # both are expensive without a GPU
     sim.prepare()
     return sim
-
-
-def _check(name: str, value: object, allowed: Any) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, allowed))}")

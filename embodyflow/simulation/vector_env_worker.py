@@ -269,7 +269,7 @@ class EnvGroup:
         """Write the results of a chunk; each environment's results stop at its first end."""
         buffers, infos = self._buffers, outcome.infos
         if truncated.shape[1] == 1:
-            last: Any = (slice(None), 0)
+            last: tuple[slice | Array, int | Array] = (slice(None), 0)
             buffers.rewards[places], buffers.num_steps[places] = outcome.reward, 1
             for key, column in buffers.infos.items():
                 column[places] = _info_value(infos, key)

@@ -232,7 +232,8 @@ class EnvConfig(MemberConfig):
 
     def max_steps_of(self, task_id: int) -> int:
         """Return the environment steps after which an episode of a task is truncated."""
-        return self.parts[self.part_of(self.tasks[task_id])[0]].max_steps
+        name, _ = self.part_of(self.tasks[task_id])
+        return self.members[name].max_steps if name else self.max_steps
 
     @property
     def turns(self) -> tuple[int, ...]:

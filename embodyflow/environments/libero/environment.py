@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goals import choose_goal
 from embodyflow.environments.libero import suites
 from embodyflow.environments.libero.control import NUM_SUBSTEPS, Arm, ArmState
@@ -98,13 +99,13 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             ModuleNotFoundError: The extra ``libero`` is not installed.
             FileNotFoundError: LIBERO's assets are missing.
         """
-        _check("task", task, self.tasks)
-        _check("split", split, self.num_goals)
-        _check("observe", observe, ("objects", "proprio"))
-        _check("render_mode", render_mode, (None, *self.metadata["render_modes"]))
-        _check("controller_period", controller_period, [n for n in range(1, 26) if NUM_SUBSTEPS % n == 0])
+        check_choice("task", task, self.tasks)
+        check_choice("split", split, self.num_goals)
+        check_choice("observe", observe, ("objects", "proprio"))
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        check_choice("controller_period", controller_period, [n for n in range(1, 26) if NUM_SUBSTEPS % n == 0])
         for camera in cameras:
-            _check("cameras", camera, CAMERAS)
+            check_choice("cameras", camera, CAMERAS)
         self.task, self.split, self.max_steps = task, split, max_steps
         self.render_mode, self._observe, self._rotation = render_mode, observe, rotation
         self._cameras, self._image_size, self._num_settle_steps = tuple(cameras), image_size, num_settle_steps
@@ -226,10 +227,3 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             "goal": self._goal,
             "stand_in_assets": self._has_stand_ins,
         }
-
-
-def _check(name: str, value: object, allowed: Any) -> None:
-    if value not in allowed:
-        shown = [str(entry) for entry in allowed]
-        listed = ", ".join(shown if len(shown) <= 12 else [*shown[:3], "…", shown[-1]])
-        raise ValueError(f"{name}={value!r}: must be one of {listed}")

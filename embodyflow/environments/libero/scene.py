@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embodyflow.environments.frustum import seen_geoms
 from embodyflow.environments.libero import suites
+from embodyflow.environments.robosuite import seeded
 
 FIXTURE_SEED = 0
 """Seed of NumPy's global generator, from which LIBERO draws the fixtures' positions; its evaluations use 0."""
@@ -106,19 +107,14 @@ def _build(path: str) -> Any:
     from libero.libero.envs.bddl_base_domain import TASK_MAPPING
     from libero.libero.envs.bddl_utils import get_problem_info
 
-    global_state = np.random.get_state()
-    np.random.seed(FIXTURE_SEED)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return TASK_MAPPING[get_problem_info(path)["problem_name"]](
-                path,
-                robots=["Panda"],
-                controller_configs=robosuite.load_controller_config(default_controller="OSC_POSE"),
-                initialization_noise=None,
-                use_camera_obs=False,
-                has_renderer=False,
-                has_offscreen_renderer=False,
-                ignore_done=True,
-            )
-    finally:
-        np.random.set_state(global_state)
+    with seeded(FIXTURE_SEED), contextlib.redirect_stdout(sys.stderr):
+        return TASK_MAPPING[get_problem_info(path)["problem_name"]](
+            path,
+            robots=["Panda"],
+            controller_configs=robosuite.load_controller_config(default_controller="OSC_POSE"),
+            initialization_noise=None,
+            use_camera_obs=False,
+            has_renderer=False,
+            has_offscreen_renderer=False,
+            ignore_done=True,
+        )

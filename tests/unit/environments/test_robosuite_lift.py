@@ -1,10 +1,16 @@
 """robosuite's task Lift behind the interface of embodied environments."""
 
+import importlib.util
+import os
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
-pytest.importorskip("robosuite", reason="needs the extra libero")
+# An import would load robosuite's renderer.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra libero")
 ID = "envs:embodyflow/Lift-v0"
 
 
@@ -47,3 +53,12 @@ def test_arguments_are_checked() -> None:
         gym.make(ID, task="lift", split="train", spread=1)
     with pytest.raises(ValueError, match="task='push': must be one of lift"):
         gym.make(ID, task="push", split="train")
+
+
+def test_an_environment_without_frames_needs_no_gl() -> None:
+    """robosuite's own renderer loads EGL and sets MUJOCO_GL where robosuite is imported."""
+    code = (
+        f"import os, sys, gymnasium; env = gymnasium.make('{ID}', task='lift', split='demo'); env.reset(seed=0)\n"
+        "assert os.environ['MUJOCO_GL'] == 'disable' and 'OpenGL.EGL' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "MUJOCO_GL": "disable"}, check=True, timeout=120)

@@ -6,19 +6,21 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import gymnasium as gym
+import mujoco
 import numpy as np
+from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.robosuite import seeded
+from embodyflow.environments.robosuite.lift_expert import Floats, Lifter
 
 STATE_DIM = 11
-STEP = 0.05
-"""Displacement of the gripper's goal by an action of 1, in metres."""
-HOVER, NEAR = 0.06, 0.012
-CLOSING_STEPS = 6
+FRAME, COLLISION_GEOMETRY = 256, 0
+"""Side of a frame in pixels, and the group of geoms that are not rendered."""
 
-Floats = NDArray[np.float64]
 Observation = dict[str, NDArray[Any]]
 
 
@@ -71,15 +73,16 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
             ValueError: An argument is not one of the allowed values.
             ModuleNotFoundError: The extra ``libero`` is not installed, which has robosuite.
         """
-        for name, value, allowed in (("task", task, self.tasks), ("split", split, tuple(self.num_goals))):
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+        check_choice("task", task, self.tasks)
+        check_choice("split", split, self.num_goals)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         if not 0 <= spread <= 0.2:
             raise ValueError(f"spread={spread}: must be from 0 to 0.2")
         self.task, self.split, self.max_steps, self.render_mode = task, split, max_steps, render_mode
         self._spread, self._goal, self._num_steps = spread, 0, 0
-        self._sim, self._place = _build(offscreen=render_mode == "rgb_array")
+        self._sim, self._place = _build()
         self._expert = Lifter()
+        self._viewer: OffScreenViewer | None = None
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
         self.observation_space: gym.Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
 
@@ -119,11 +122,16 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Return the current frame, uint8 [256, 256, 3]."""
         if self.render_mode is None:
             return None
-        frame = self._sim.sim.render(camera_name="frontview", width=256, height=256)
-        return np.ascontiguousarray(frame[::-1])
+        if self._viewer is None:
+            self._viewer = _viewer(self._sim.sim)
+        self._viewer.make_context_current()  # another environment may have changed the context
+        camera = mujoco.mj_name2id(self._viewer.model, mujoco.mjtObj.mjOBJ_CAMERA, "frontview")
+        return np.asarray(self._viewer.render("rgb_array", camera_id=camera))
 
     def close(self) -> None:
-        """Close the simulator."""
+        """Close the simulator, and the renderer if one was built."""
+        if self._viewer is not None:
+            self._viewer.close()
         self._sim.close()
 
     def _observation(self) -> Observation:
@@ -139,40 +147,6 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def _info(self, success: bool) -> dict[str, Any]:
         return {"success": success, "instruction": self.instruction, "goal": self._goal}
-
-
-class Lifter:
-    """An expert that hovers, descends, grasps and lifts; use one instance per episode."""
-
-    def __init__(self) -> None:
-        self._phase, self._waited = "hover", 0
-
-    def act(self, hand: Floats, cube: Floats) -> Floats:
-        """Return the next action, float64 ``[4]`` in [-1, 1], given positions, float64 ``[3]`` each, in metres."""
-        near = bool(np.abs(self._target(hand, cube) - hand).max() < NEAR)
-        following = self._phase
-        match self._phase:
-            case "hover" if near:
-                following = "descend"
-            case "descend" if near:
-                following = "grasp"
-            case "grasp" if self._waited >= CLOSING_STEPS:
-                following = "lift"
-        self._waited = self._waited + 1 if following == self._phase else 0
-        self._phase = following
-        move = np.clip((self._target(hand, cube) - hand) / STEP, -1.0, 1.0)
-        return np.append(move, 1.0 if self._phase in ("grasp", "lift") else -1.0)
-
-    def _target(self, hand: Floats, cube: Floats) -> Floats:
-        match self._phase:
-            case "hover":
-                return cube + np.array([0.0, 0.0, HOVER])
-            case "descend":
-                return cube
-            case "lift":
-                return hand + np.array([0.0, 0.0, STEP])
-            case _:  # grasp does not move
-                return hand
 
 
 class _Place:
@@ -202,26 +176,27 @@ class _Place:
         return {self._cube.name: ((*self.at, height), turn, self._cube)}
 
 
-def _build(*, offscreen: bool) -> tuple[Any, _Place]:
-    """Build robosuite's environment without noise in the robot's first pose."""
-    import logging
+def _viewer(sim: Any) -> OffScreenViewer:
+    """Build a renderer of a simulation that robosuite wraps."""
+    viewer = OffScreenViewer(sim.model._model, sim.data._data, FRAME, FRAME)
+    viewer.vopt.geomgroup[COLLISION_GEOMETRY] = 0
+    return viewer
 
-    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # it warns about its optional macro file
+
+def _build() -> tuple[Any, _Place]:
+    """Build robosuite's environment without GL and without noise in the robot's first pose."""
     import robosuite
-    from robosuite.controllers import load_controller_config
 
     place = _Place()
-    state = np.random.get_state()
-    np.random.seed(0)
-    try:
+    with seeded(0):
         sim = robosuite.make(
             "Lift",
             robots="Panda",
-            controller_configs=load_controller_config(default_controller="OSC_POSITION"),
+            controller_configs=robosuite.load_controller_config(default_controller="OSC_POSITION"),
             initialization_noise=None,
             placement_initializer=place,
             has_renderer=False,
-            has_offscreen_renderer=offscreen,
+            has_offscreen_renderer=False,
             use_camera_obs=False,
             use_object_obs=False,
             reward_shaping=True,
@@ -230,6 +205,4 @@ def _build(*, offscreen: bool) -> tuple[Any, _Place]:
             ignore_done=True,
             hard_reset=False,
         )
-    finally:
-        np.random.set_state(state)
     return sim, place

@@ -4,7 +4,7 @@ from gymnasium.envs.registration import register
 
 register(
     id="embodyflow/Lift-v0",
-    entry_point="embodyflow.environments.robosuite_lift:LiftEnv",
+    entry_point="embodyflow.environments.robosuite.lift:LiftEnv",
     disable_env_checker=True,  # it would inspect every step
     order_enforce=False,  # the vector environment resets before it steps
 )
