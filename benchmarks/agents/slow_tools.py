@@ -23,34 +23,25 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.commands import ROOT
-from benchmarks.language.streaming import SYNCHRONOUS, name_of, samples_per_second
+from benchmarks.language.streaming import ARMS as LANGUAGE_ARMS
+from benchmarks.language.streaming import SYNCHRONOUS, samples_per_second, take_turns
 from benchmarks.report import write_report
-from benchmarks.robots.learning import result, run
+from benchmarks.robots.learning import result
 from embodyflow.record.run_folder import RunFolder
 
-DECOUPLED = "algorithm.old_log_probs=proximal"
-STREAMING = ["rollout.mode=streaming"]
-FIRST_READY = [*STREAMING, "rollout.order=first_ready"]
+TWO_AHEAD = "streaming first ready, two ahead"
+INTERRUPTED = f"{TWO_AHEAD}, interrupted"
 BOUND = "synchronous, no waits"
 ARMS = {
-    SYNCHRONOUS: [],
     BOUND: ["rollout.agent.tools=[embodyflow.agents.calculator:calculate]"],
-    "one ahead": ["rollout.max_staleness=1", DECOUPLED],
-    "by index, one ahead": [*STREAMING, "rollout.max_staleness=1", DECOUPLED],
-    "first ready, one ahead": [*FIRST_READY, "rollout.max_staleness=1", DECOUPLED],
-    "first ready, two ahead": [*FIRST_READY, "rollout.max_staleness=2", DECOUPLED],
-    "first ready, two ahead, interrupted": [
-        *FIRST_READY,
-        "rollout.max_staleness=2",
-        "rollout.interrupt.when=published",
-        DECOUPLED,
+    **LANGUAGE_ARMS,
+    INTERRUPTED: [*LANGUAGE_ARMS[TWO_AHEAD], "rollout.interrupt.when=published"],
+    "streaming first ready, eight ahead, not decoupled": [
+        *("rollout.mode=streaming", "rollout.order=first_ready", "rollout.max_staleness=8"),
     ],
-    "first ready, four ahead": [*FIRST_READY, "rollout.max_staleness=4", DECOUPLED],
-    "first ready, eight ahead": [*FIRST_READY, "rollout.max_staleness=8", DECOUPLED],
-    "first ready, eight ahead, not decoupled": [*FIRST_READY, "rollout.max_staleness=8"],
 }
 JOB = [
-    *("rollout.agent.tools=[{function: benchmarks.agents.slow_calculator:calculate, concurrency: 512}]",),
+    "rollout.agent.tools=[{function: benchmarks.agents.slow_calculator:calculate, concurrency: 512}]",
     # Small iterations wait for tools for most of their time: a streamed run can win no more than they wait.
     *("rollout.num_workers=1", "rollout.num_groups=16", "trainer.num_minibatches=2", "iterations=200"),
     "evaluation.num_prompts=128",
@@ -94,17 +85,6 @@ def curve_of(folder: Path) -> Curve:
         greedy_success_after=facts["success_rate_after"],
         sampled_success_after=facts["sampled_success_rate_after"],
     )
-
-
-def take_turns(seeds_of: Mapping[str, Sequence[int]], folder: Path, words: Sequence[str]) -> dict[str, list[Curve]]:
-    """Run each arm with its seeds; return the curves by arm."""
-    curves: dict[str, list[Curve]] = {arm: [] for arm in seeds_of}
-    for seed in sorted({seed for seeds in seeds_of.values() for seed in seeds}):
-        for arm in [arm for arm, seeds in seeds_of.items() if seed in seeds]:
-            run("grpo", name_of(arm), seed, folder, [*JOB, *ARMS[arm], *words], "calculator")
-            curves[arm].append(curve_of(folder / f"{name_of(arm)}-{seed}"))
-            print(f"seed {seed}, {arm}: {curves[arm][-1].samples_per_second:.1f} samples/s", flush=True)
-    return curves
 
 
 def time_to_learn(mine: Curve, theirs: Curve) -> float | None:
@@ -161,8 +141,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
-    seeds_of = {arm: arguments.seeds[:1] if arm in arguments.once else arguments.seeds for arm in arguments.arms}
-    curves = take_turns(seeds_of, arguments.folder, arguments.words)
+    seeds = arguments.seeds
+    arms = {arm: (ARMS[arm], seeds[:1] if arm in arguments.once else seeds) for arm in arguments.arms}
+    curves = take_turns(arms, arguments.folder, [*JOB, *arguments.words], "calculator", curve_of)
     packages = ("torch", "transformers", "ray", "prefect")
     write_report(RESULTS, packages, compare(curves), seeds=arguments.seeds, words=arguments.words)
     draw(curves)

@@ -11,17 +11,17 @@ Results go to ``benchmarks/results/streaming.json``, which keeps those of jobs t
 
 import argparse
 import json
-import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.commands import ROOT
 from benchmarks.report import write_report
 from benchmarks.robots.learning import run
 from embodyflow.record.run_folder import RunFolder
 
+T = TypeVar("T")
 AHEAD = ["algorithm.old_log_probs=proximal"]
 STREAMING = ["rollout.mode=streaming", *AHEAD]
 SYNCHRONOUS = "synchronous"
@@ -75,18 +75,30 @@ def name_of(arm: str) -> str:
 
 
 def take_turns(
-    arms: Mapping[str, Sequence[str]], rounds: int, folder: Path, job: Sequence[str], experiment: str
-) -> tuple[dict[str, list[float]], list[float]]:
-    """Run each arm once per round; return samples per second by arm, and the machine's load before each run."""
-    speeds: dict[str, list[float]] = {arm: [] for arm in arms}
-    loads = []
-    for round_ in range(rounds):
-        for arm, words in arms.items():
-            loads.append(os.getloadavg()[0])
-            run("grpo", name_of(arm), round_, folder, [*job, *words], experiment)
-            speeds[arm].append(samples_per_second(folder / f"{name_of(arm)}-{round_}"))
-            print(f"round {round_}, {arm}: {speeds[arm][-1]:.2f} samples/s", flush=True)
-    return speeds, loads
+    arms: Mapping[str, tuple[Sequence[str], Sequence[int]]],
+    folder: Path,
+    job: Sequence[str],
+    experiment: str,
+    read: Callable[[Path], T],
+) -> dict[str, list[T]]:
+    """Run each arm once per seed, seed by seed; return what ``read`` finds in the folders of the runs.
+
+    Args:
+        arms: Overrides and seeds by arm.
+        folder: Folder of the runs; finished ones are reused.
+        job: Overrides of all arms.
+        experiment: Experiment of all arms.
+        read: Function that reads the folder of a finished run.
+    """
+    found: dict[str, list[T]] = {arm: [] for arm in arms}
+    for seed in sorted({seed for _, seeds in arms.values() for seed in seeds}):
+        for arm, (words, seeds) in arms.items():
+            if seed in seeds:
+                run("grpo", name_of(arm), seed, folder, [*job, *words], experiment)
+                place = folder / f"{name_of(arm)}-{seed}"
+                found[arm].append(read(place))
+                print(f"seed {seed}, {arm}: {samples_per_second(place):.2f} samples/s", flush=True)
+    return found
 
 
 def compare(speeds: dict[str, list[float]]) -> list[dict[str, Any]]:
@@ -102,10 +114,10 @@ def compare(speeds: dict[str, list[float]]) -> list[dict[str, Any]]:
 def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the arms of a job; return their speeds."""
     experiment, words = JOBS[job]
-    arms = {arm: ARMS[arm] for arm in arguments.arms}
+    arms = {arm: (ARMS[arm], range(arguments.rounds)) for arm in arguments.arms}
     words = [*TINY, *words, *arguments.words]
-    speeds, loads = take_turns(arms, arguments.rounds, arguments.folder / job, words, experiment)
-    return {"job": job, "words": words, "loads_before_runs": loads, "arms": compare(speeds)}
+    speeds = take_turns(arms, arguments.folder / job, words, experiment, samples_per_second)
+    return {"job": job, "words": words, "arms": compare(speeds)}
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import ROOT
-from benchmarks.language.streaming import STREAMED_ARMS, SYNCHRONOUS, compare, name_of, take_turns
+from benchmarks.language.streaming import STREAMED_ARMS, SYNCHRONOUS, compare, name_of, samples_per_second, take_turns
 from benchmarks.report import write_report
 from benchmarks.robots.learning import result
 from benchmarks.robots.slow_steps import LONGEST, SHORTEST
@@ -65,15 +65,14 @@ def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
     folder, num_envs = arguments.folder / job, NUM_ENVS[job]
     sizes = [f"rollout.envs_per_worker={num_envs}", f"rollout.env_processes={num_envs}"]
     words = [*COMMON, *JOBS[job], *sizes, *arguments.words]
-    arms = {arm: ARMS[arm] for arm in arguments.arms}
-    speeds, loads = take_turns(arms, arguments.rounds, folder, words, job)
-    comparisons = compare(speeds)
+    arms = {arm: (ARMS[arm], range(arguments.rounds)) for arm in arguments.arms}
+    comparisons = compare(take_turns(arms, folder, words, job, samples_per_second))
     for each in comparisons:
         runs = [result(folder / f"{name_of(each['arm'])}-{round_}") for round_ in range(arguments.rounds)]
         each["success"] = {key: [run[key] for run in runs] for key in SUCCESS}
         print(f"{each['arm']:34} {each['success']}")
     bounds = {"worker": lockstep(num_envs), "group": lockstep(GROUP_SIZE)}
-    return {"job": job, "words": words, "loads_before_runs": loads, "bounds": bounds, "arms": comparisons}
+    return {"job": job, "words": words, "bounds": bounds, "arms": comparisons}
 
 
 def main() -> None:
