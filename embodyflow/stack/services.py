@@ -14,6 +14,7 @@ from embodyflow.orchestration.server.settings import (
     NO_TELEMETRY,
     STREAMED_LOGS,
 )
+from embodyflow.orchestration.watchers.orphans import KEEPS_MARKS
 from embodyflow.process.private_files import write_private
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder, StackState
@@ -51,6 +52,7 @@ def environment(folder: StackFolder, state: StackState) -> dict[str, str]:
         **BATCHED_WRITES,
         **STREAMED_LOGS,
         **home,
+        **KEEPS_MARKS,
         STACK_VARIABLE: str(folder.root),
         "PREFECT_API_URL": state.api_url,
         "RAY_ADDRESS": state.ray_address,

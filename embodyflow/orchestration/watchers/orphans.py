@@ -21,6 +21,8 @@ from embodyflow.orchestration.watchers.flow_run_closing import close_last
 from embodyflow.orchestration.watchers.pipe import send, start_on_pipe
 
 FLOW_VARIABLE = "EMBODYFLOW_FLOW_PROCESS"
+KEEPS_MARKS = {"SPT_NOENV": "1"}
+"""Variables of marked processes. Ray's agents name themselves by setproctitle, which else overwrites the mark."""
 
 
 _flow_watchers: list["subprocess.Popen[bytes]"] = []
@@ -28,7 +30,7 @@ _flow_watchers: list["subprocess.Popen[bytes]"] = []
 
 def start_flow_watcher() -> None:
     """Start the watcher of this process, which runs a flow without a stack."""
-    os.environ[FLOW_VARIABLE] = uuid.uuid4().hex
+    os.environ.update({FLOW_VARIABLE: uuid.uuid4().hex, **KEEPS_MARKS})
     _flow_watchers.append(start_watcher(FLOW_VARIABLE, os.environ))
 
 
@@ -70,7 +72,7 @@ def start_watcher(variable: str, env: Mapping[str, str], leftover: Leftover | No
 
     Args:
         variable: Environment variable that holds the mark.
-        env: Environment of the watcher, with the mark.
+        env: Environment of the watcher, with the mark. The marked processes also need :data:`KEEPS_MARKS`.
         leftover: File that the watcher removes before it ends the processes.
 
     Returns:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from local_stack import all_gone
 from waiting import eventually
 
@@ -112,6 +113,26 @@ time.sleep(60)
         assert not all_gone([other])
     finally:
         stop_processes([other], grace=1.0)
+
+
+def test_a_child_that_names_itself_ends_when_a_flow_is_killed(tmp_path: Path) -> None:
+    """Ray's agents do, and outlived a killed flow by a minute: a new name overwrites the environment with the mark."""
+    pytest.importorskip("setproctitle", reason="no process names itself without it")
+    child_code = "import setproctitle, time; setproctitle.setproctitle('ray::Agent'); time.sleep(60)"
+    parent_code = f"""
+import subprocess, sys, time
+from embodyflow.orchestration.watchers.orphans import start_flow_watcher
+start_flow_watcher()
+print(subprocess.Popen([sys.executable, "-c", {child_code!r}], start_new_session=True).pid, flush=True)
+time.sleep(60)
+"""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    with subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=env, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert eventually(lambda: child.cmdline()[0] == "ray::Agent")
+        parent.kill()
+    assert eventually(lambda: all_gone([child]), 10.0)
 
 
 def test_processes_of_a_stack_are_found_by_their_mark(tmp_path: Path) -> None:
