@@ -55,7 +55,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         groups_per_call: Groups that a worker samples together. The worker saves them when they are complete, so that
             its replacement samples only the remaining ones; ``null`` means all groups, which keeps the engine busiest.
         probe_tolerance: Largest allowed difference between the log-probs of rollout and trainer on a few fixed
-            sequences, checked before new weights are used.
+            sequences, relative to log-probs beyond 1, checked before new weights are used.
         interrupt: When a response goes on with newer weights. Only the engine ``hf`` can.
         generation: Generation engine.
     """

@@ -31,21 +31,26 @@ def compare(
 ) -> float:
     """Compare a rollout worker's log-probs of the probe with the trainer's; return the largest difference.
 
+    The tokens are drawn at random, so a model that was trained gives them log-probs of -20 and below, computed from
+    logits as large. Rounding errors grow with the logits: a difference counts by the size of the trainer's log-prob,
+    if that is above 1.
+
     Args:
         theirs: Probe arrays from the trainer.
         scores: Log-probs from the rollout worker's engine, one array per sequence.
-        tolerance: Largest difference allowed.
+        tolerance: Largest difference allowed, relative to log-probs beyond 1.
         version: Version of the weights.
         rank: Rank of the rollout worker.
 
     Raises:
         ParityError: The difference exceeds the tolerance.
     """
-    gap = float(np.abs(theirs[f"{PREFIX}log_probs"] - np.concatenate(scores)).max())
+    expected = theirs[f"{PREFIX}log_probs"]
+    gap = float((np.abs(expected - np.concatenate(scores)) / np.maximum(np.abs(expected), 1.0)).max())
     if not gap <= tolerance:
         raise ParityError(
-            f"weights of version {version}: log-probs of the probe differ by {gap:.3g} between rollout worker {rank} "
-            f"and trainer; allowed is rollout.probe_tolerance={tolerance:g}. The worker did not load all weights, or "
-            "the model attends across packed sequences"
+            f"weights of version {version}: log-probs of the probe differ by {gap:.3g} of their size between rollout "
+            f"worker {rank} and trainer; allowed is rollout.probe_tolerance={tolerance:g}. The worker did "
+            "not load all weights, or the model attends across packed sequences"
         )
     return gap
