@@ -34,8 +34,8 @@ from embodyflow.forecast.forecast import forecast
 from embodyflow.forecast.record import Cost, RunRecord, Sample, read_run
 from embodyflow.forecast.roofline import Assumptions, Target, on_devices
 from embodyflow.forecast.scaling import changed, scaled, shape_of
-from embodyflow.graph.memory_estimate import ModelSize
 from embodyflow.graph.node_groups import runs_on
+from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.services import num_cores
 

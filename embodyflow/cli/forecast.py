@@ -19,7 +19,7 @@ from embodyflow.forecast.report import of_bytes, seconds, table
 from embodyflow.forecast.roofline import Target, assumed, on_devices
 from embodyflow.forecast.scaling import changed, scaled, shape_of
 from embodyflow.forecast.schedule import Shape
-from embodyflow.graph.memory_estimate import ModelSize, parse_num_params
+from embodyflow.graph.planning.memory_estimate import ModelSize, parse_num_params
 from embodyflow.orchestration.request.request import split_word
 from embodyflow.stack.services import num_cores
 

@@ -12,9 +12,9 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.memory_estimate import ModelSize, parse_num_params
-from embodyflow.graph.planner import Cluster, Layout, Plan, PlanSettings, plan
-from embodyflow.graph.process_memory import ProcessMemory, process_memory
+from embodyflow.graph.planning.memory_estimate import ModelSize, parse_num_params
+from embodyflow.graph.planning.planner import Cluster, Layout, Plan, PlanSettings, plan
+from embodyflow.graph.planning.process_memory import ProcessMemory, process_memory
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.request import parse_arguments
 

@@ -39,9 +39,9 @@ from embodyflow.errors import ConfigError
 from embodyflow.forecast.record import Cost, RunRecord, Sample
 from embodyflow.forecast.scaling import scaled
 from embodyflow.forecast.schedule import Shape
-from embodyflow.graph.memory_estimate import ModelSize
 from embodyflow.graph.node import NodeRole
 from embodyflow.graph.node_groups import group_of
+from embodyflow.graph.planning.memory_estimate import ModelSize
 
 HALF, FULL = 2.0, 4.0
 """Bytes of a parameter in 16 bits and in fp32."""

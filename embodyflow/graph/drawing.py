@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from embodyflow.errors import ConfigError
 from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.node import Node, NodeType
-from embodyflow.graph.planner import Plan
+from embodyflow.graph.planning.planner import Plan
 
 _SHAPES = {
     NodeType.COMPUTE: "ellipse",

@@ -79,7 +79,7 @@ class CodeConfig(_Config):
     """The last fenced block of Python in the response passes the tests, which are the ground truth.
 
     The tests are Python source with assertions. They call the response's code, which runs in another sandboxed process
-    (:mod:`embodyflow.rewards.functions.sandbox`); arguments and results cross as data.
+    (:mod:`embodyflow.rewards.sandbox.sandbox`); arguments and results cross as data.
 
     Attributes:
         time_limit: Seconds for the program and its tests, including imports.

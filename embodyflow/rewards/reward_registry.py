@@ -64,7 +64,7 @@ def check_reward(config: RewardConfig) -> None:
         if isinstance(function, MathConfig) and importlib.util.find_spec("math_verify") is None:
             raise ConfigError(f"reward.{key}.name=math: math-verify is not installed; pip install 'embodyflow[math]'")
         if isinstance(function, CodeConfig):
-            from embodyflow.rewards.functions.sandbox import choose_isolation
+            from embodyflow.rewards.sandbox.sandbox import choose_isolation
 
             try:
                 isolation = choose_isolation(function.isolation)

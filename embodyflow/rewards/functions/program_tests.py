@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 
 from embodyflow.rewards.functions.final_answers import final_text
-from embodyflow.rewards.functions.sandbox import run_tests
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import CodeConfig
+from embodyflow.rewards.sandbox.sandbox import run_tests
 
 # An opening fence ends its line; a closing fence begins its line and has no tag.
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)^[ \t]*```(?!\w)", re.DOTALL | re.MULTILINE)

@@ -13,7 +13,7 @@ from embodyflow.forecast.record import Cost, RunRecord, read_run
 from embodyflow.forecast.roofline import Assumptions, Target, assumed, cache_bytes, on_devices
 from embodyflow.forecast.scaling import Line, changed, fitted, rows_per_rank, scaled, shape_of
 from embodyflow.forecast.schedule import Shape
-from embodyflow.graph.memory_estimate import ModelSize
+from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=4", "rollout.num_workers=2", "rollout.num_groups=4")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from embodyflow.errors import ConfigError
 from embodyflow.graph.chains import split
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.memory_estimate import ModelSize, parse_num_params, training_bytes
-from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
-from embodyflow.graph.process_memory import process_memory
+from embodyflow.graph.planning.memory_estimate import ModelSize, parse_num_params, training_bytes
+from embodyflow.graph.planning.planner import Cluster, Layout, PlanSettings, plan
+from embodyflow.graph.planning.process_memory import process_memory
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 INFERENCE, TRAIN = NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from embodyflow.rewards.functions.function_registry import build_reward_function
-from embodyflow.rewards.functions.sandbox import JudgeError, SandboxError, run_tests
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import CodeConfig
+from embodyflow.rewards.sandbox.sandbox import JudgeError, SandboxError, run_tests
 
 
 def namespaces_permitted():
@@ -145,7 +145,7 @@ def test_an_attack_fails(program, run):
         ("def f(x): return eval", "assert f(1)('1') == 2"),
         ("class f(Exception): pass", "assert f(1) == 2"),
         (
-            "from embodyflow.rewards.functions.judging import program_side\nclass Evil(list):\n    __sub__ = lambda *a: 0\n"
+            "from embodyflow.rewards.sandbox.judging import program_side\nclass Evil(list):\n    __sub__ = lambda *a: 0\n"
             "class Plain: pass\nprogram_side.as_data = lambda value: Plain()\ndef f(x): return Evil()",
             "assert f(1) - 2.5 == 0",
         ),

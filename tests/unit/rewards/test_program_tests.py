@@ -13,12 +13,12 @@ import pytest
 from waiting import eventually
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.functions import sandbox
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.functions.program_tests import extract_program
-from embodyflow.rewards.functions.sandbox import SandboxError, run_tests
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import CodeConfig
+from embodyflow.rewards.sandbox import sandbox
+from embodyflow.rewards.sandbox.sandbox import SandboxError, run_tests
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ADD = "\ndef add(a, b):\n    return a + b\n"
@@ -211,7 +211,7 @@ def in_the_guard(tmp_path):
     def run_code(code):
         script = (
             "import os, subprocess, sys\n"
-            "from embodyflow.rewards.functions.kernel_guard import confine\n"
+            "from embodyflow.rewards.sandbox.kernel_guard import confine\n"
             "victim = subprocess.Popen(['/bin/sleep', '60'], env={'SECRET': 'x'}).pid\n"
             f"try:\n    if os.fork() == 0:\n        confine()\n        try:\n            {code}\n"
             "        except OSError:\n            os._exit(3)\n        os._exit(0)\n"

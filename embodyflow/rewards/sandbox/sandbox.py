@@ -1,7 +1,7 @@
 """Sandbox for untrusted programs.
 
 The tests run in one sandbox and call the program, which runs in another, over a socket
-(:mod:`embodyflow.rewards.functions.judging`). The program's process never holds the tests or what they expect.
+(:mod:`embodyflow.rewards.sandbox.judging`). The program's process never holds the tests or what they expect.
 
 Each runs in a fresh interpreter in its own session, with an empty folder, an empty environment, no input, and
 limits on time, memory, files and processes; its output is discarded. If the caller is root, it runs as an
@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.functions.sandbox_child import MAX_FOLDER_BYTES
-from embodyflow.rewards.functions.sandbox_usage import Usage
 from embodyflow.rewards.reward_config import SANDBOX_START_SECONDS, CodeConfig, Isolation
+from embodyflow.rewards.sandbox.sandbox_child import MAX_FOLDER_BYTES
+from embodyflow.rewards.sandbox.sandbox_usage import Usage
 
 Verdict: TypeAlias = Literal["passed", "failed", "timed_out", "undecided"]
 
 ROOT = Path(__file__).parents[3]
 _START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from embodyflow.rewards.functions.sandbox_child import main; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from embodyflow.rewards.sandbox.sandbox_child import main; "
     "sys.path.pop(0); main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 MAX_OUTPUT_BYTES = 2**24

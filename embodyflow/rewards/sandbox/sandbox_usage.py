@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from embodyflow.rewards.functions.sandbox_child import MAX_FOLDER_BYTES
+from embodyflow.rewards.sandbox.sandbox_child import MAX_FOLDER_BYTES
 
 BLOCK_BYTES = 4096
 """Least size that a file counts with, so that many empty files count as well."""

@@ -1,4 +1,4 @@
-"""Process inside the sandbox of :mod:`embodyflow.rewards.functions.sandbox`, a fresh interpreter.
+"""Process inside the sandbox of :mod:`embodyflow.rewards.sandbox.sandbox`, a fresh interpreter.
 
 With namespaces there are three processes: this one, outside the namespace; the first process in the namespace, whose
 end ends all others in it; and the program.
@@ -12,9 +12,9 @@ import signal
 import socket
 from typing import Any
 
-from embodyflow.rewards.functions import kernel_guard
-from embodyflow.rewards.functions.judging.judge_side import judge
-from embodyflow.rewards.functions.judging.program_side import serve_program
+from embodyflow.rewards.sandbox import kernel_guard
+from embodyflow.rewards.sandbox.judging.judge_side import judge
+from embodyflow.rewards.sandbox.judging.program_side import serve_program
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
 
-from embodyflow.rewards.functions.judging.crossing import IMMUTABLE, Json, MalformedError, Scope
-from embodyflow.rewards.functions.judging.peer import Peer, Raised, TooLargeError
-from embodyflow.rewards.functions.judging.program_side import COMPARED, FORWARDED, as_data
+from embodyflow.rewards.sandbox.judging.crossing import IMMUTABLE, Json, MalformedError, Scope
+from embodyflow.rewards.sandbox.judging.peer import Peer, Raised, TooLargeError
+from embodyflow.rewards.sandbox.judging.program_side import COMPARED, FORWARDED, as_data
 
 _LIBRARY = (
     "numpy", "math", "cmath", "random", "collections", "itertools", "functools", "re", "string", "datetime",

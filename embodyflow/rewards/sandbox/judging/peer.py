@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from embodyflow.rewards.functions.judging.crossing import Crossing, Json, MalformedError, Scope
+from embodyflow.rewards.sandbox.judging.crossing import Crossing, Json, MalformedError, Scope
 
 MAX_MESSAGE_BYTES = 2**24
 

@@ -1,6 +1,6 @@
 """Estimate the memory of a run's processes on machines without GPUs, where models lie in the processes' own memory.
 
-For N parameters of the policy, and with the models' bytes of :mod:`embodyflow.graph.memory_estimate`:
+For N parameters of the policy, and with the models' bytes of :mod:`embodyflow.graph.planning.memory_estimate`:
 
 ===============  ===========================================================================================
 rollout worker   0.4 GiB + its model
@@ -21,9 +21,9 @@ rows of an iteration in ``/dev/shm``, freed memory that a process keeps, and the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from embodyflow.graph.memory_estimate import FORWARD_BYTES
 from embodyflow.graph.node import NodeRole
-from embodyflow.graph.planner import Plan
+from embodyflow.graph.planning.memory_estimate import FORWARD_BYTES
+from embodyflow.graph.planning.planner import Plan
 
 PROCESS_BYTES = 0.4 * 2**30
 VERSIONS = 2

@@ -11,8 +11,8 @@ from typing import Literal
 from embodyflow.errors import ConfigError
 from embodyflow.graph.chains import Chain, single_chain, split
 from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.memory_estimate import FORWARD_BYTES, ModelSize, parse_num_params, training_bytes
 from embodyflow.graph.node import Node, NodeRole, NodeType
+from embodyflow.graph.planning.memory_estimate import FORWARD_BYTES, ModelSize, parse_num_params, training_bytes
 
 Ranks = tuple[int, ...]
 Side = Literal["all", "rollout", "train"]
@@ -153,7 +153,7 @@ class Plan:
 
     @cached_property
     def memory(self) -> list[float]:
-        """Estimated bytes on each rank, see :mod:`embodyflow.graph.memory_estimate`."""
+        """Estimated bytes on each rank, see :mod:`embodyflow.graph.planning.memory_estimate`."""
         return [sum(self.bytes_on(rank).values()) for rank in range(self.cluster.num_workers)]
 
     def group_of(self, node_id: str) -> str:

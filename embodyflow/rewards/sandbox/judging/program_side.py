@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from embodyflow.rewards.functions.judging.crossing import IMMUTABLE, Json, MalformedError, Scope
-from embodyflow.rewards.functions.judging.peer import Peer, Printed, Raised
+from embodyflow.rewards.sandbox.judging.crossing import IMMUTABLE, Json, MalformedError, Scope
+from embodyflow.rewards.sandbox.judging.peer import Peer, Printed, Raised
 
 FORWARDED = (
     "__call__", "__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",

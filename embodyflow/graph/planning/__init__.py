@@ -1,0 +1,1 @@
+"""Layouts of a run on a cluster, and the memory that they need."""
