@@ -8,4 +8,5 @@ import envs.env_pool
 import envs.libero
 import envs.metaworld
 import envs.mujoco
+import envs.pusht
 import envs.robosuite  # noqa: F401

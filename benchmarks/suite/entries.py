@@ -172,6 +172,7 @@ LEFT_OUT = {
     "operations.health": _FAULTS,
     "control.in_process": _PART,
     "robots.learning": _LEARNING,
+    "robots.members": _LEARNING,
     "language.long_tails": _PART,
     "language.math_learning": _LEARNING,
     "language.peers_formulas": "it compares values with a peer's, not speed",

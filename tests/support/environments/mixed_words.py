@@ -13,5 +13,6 @@ SMALL = (
 
 def mixed_words(line: str = LINE, space: str = SPACE, *words: str) -> list[str]:
     """Return the overrides of a run with the members ``line`` and ``space``, each given in Hydra's grammar."""
+    shipped = [f"~env.members.{name}" for name in ("reach", "lift", "pusht")]
     members = (f"+env.members.line={{{line}}}", f"+env.members.space={{{space}}}")
-    return ["experiment=mixed", "~env.members.reach", "~env.members.lift", *members, *SMALL, *words]
+    return ["experiment=mixed", *shipped, *members, *SMALL, *words]

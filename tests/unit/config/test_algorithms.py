@@ -110,7 +110,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
     elif algorithm in ("rlpd", "dsrl") and experiment not in LANGUAGE:
         words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
     elif experiment == "mixed":
-        words += ["policy.state_dim=30", "policy.action_dim=4", "policy.member_action_dims=[4,4]"]
+        words += ["policy.state_dim=36", "policy.action_dim=4", "policy.member_action_dims=[4,4,2]"]
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
             compose_config(words)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from group_calls import Memory, call
+from mixed_words import LINE, SPACE, mixed_words
 
 from embodyflow.config import RunConfig
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.environments.metaworld import MetaWorldEnv
@@ -93,6 +95,25 @@ def test_groups_are_those_of_the_iteration_to_the_last_bit(
             place = group % 3
             expected = {name: column[2 * place : 2 * place + 2] for name, column in rows.items()}
             assert_equal(cast(Columns, memory.rows[f"stream/rollout/{group}.0.3"]), expected)
+
+
+def test_groups_of_members_are_those_of_the_iteration(tmp_path: Path) -> None:
+    """Groups of two kinds of environments, whose states and actions are padded."""
+    config = compose_config(mixed_words(LINE, SPACE, *WORDS[:3]))
+    torch.manual_seed(0)  # the weights
+    whole = EmbodiedRollout(config, 0, 1)
+    whole.policy_version = 3
+    memory = Memory({name: value.numpy() for name, value in whole.policy.model.state_dict().items()})
+    player = GroupPlayer(config, memory)  # type: ignore[arg-type]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(player.play, [call(tmp_path, group) for group in (1, 2, 0, 3)]))
+    rows = whole.play(whole.training_episodes(0, 1), "train", (0, 1, "rollout"))
+    assert rows["env_task_id"].tolist() == [0] * 4 + [1] * 4 + [0] * 4 + [1] * 4
+    for group in range(4):
+        expected = {name: column[4 * group : 4 * group + 4] for name, column in rows.items()}
+        assert_equal(cast(Columns, memory.rows[f"stream/rollout/{group}.0.3"]), expected)
+    lanes_of(player)[0].engine.close()
+    whole.close()
 
 
 def assert_equal(found: Columns, expected: Columns) -> None:
