@@ -84,7 +84,7 @@ class CompiledSteps:
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     parameter.grad = gradient
                 for model in self._models:
-                    model.optimizer.step()
+                    model.step()
                 release_gradients(parameters)
         for names, each in metrics.items():
             for name, (total, count) in zip(names, torch.stack(each).sum(0), strict=True):

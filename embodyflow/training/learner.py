@@ -158,7 +158,7 @@ def _step(
     with span("optimizer step", "training"):
         norm = clip_gradients(parameters, config.max_grad_norm)
         for learner in learners:
-            learner.optimizer.step()
+            learner.step()
     release_gradients(parameters)  # the passes until the next step need their memory
     return norm, len(cuts)
 

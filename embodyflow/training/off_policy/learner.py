@@ -121,7 +121,7 @@ class PolicyAndCritics(Generic[PolicyT]):
         trained.optimizer.zero_grad()
         loss.backward()
         norm = clip_gradients(trained.parameters, self._max_grad_norm)
-        trained.optimizer.step()
+        trained.step()
         return torch.tensor(norm)
 
     def _train_critics(self, values: torch.Tensor, loss: torch.Tensor) -> Metrics:

@@ -21,6 +21,7 @@ class Mesh:
     def __init__(self, device: str, num_ranks: int, tensor_size: int) -> None:
         shape = (num_ranks // tensor_size, tensor_size)
         self._grid = init_device_mesh(device, shape, mesh_dim_names=("data", "tensor"))
+        self._num_parts = shape[0]
 
     @property
     def data(self) -> DeviceMesh:
@@ -40,7 +41,7 @@ class Mesh:
     @property
     def num_parts(self) -> int:
         """Number of parts that a batch is cut into."""
-        return self._grid.size(0)
+        return self._num_parts
 
     @property
     def part(self) -> int:
@@ -48,10 +49,14 @@ class Mesh:
         return self._grid.get_local_rank("data")
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the parts of a batch; a collective, so every rank must call it."""
+        """Return the elementwise sum over the parts of a batch; a collective, so every rank must call it.
+
+        With one part it is the tensor itself.
+        """
+        if self.num_parts == 1:
+            return tensor
         summed = tensor.clone()
-        if self.num_parts > 1:
-            dist.all_reduce(summed, group=self._grid.get_group("data"))
+        dist.all_reduce(summed, group=self._grid.get_group("data"))
         return summed
 
     def largest(self, number: int) -> int:
