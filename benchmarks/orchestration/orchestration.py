@@ -62,6 +62,7 @@ from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.signals import exit_on_signals
 from embodyflow.workers.calls import NodeCall, NodeResult, NodeWork
 from embodyflow.workers.group import WorkerGroup
+from embodyflow.workers.ray_nodes import ClusterWatch
 from embodyflow.workers.rows.buffers import start_buffers
 from embodyflow.workers.session import Session
 from pipelines import NodeType, TaskGraph, load_pipeline
@@ -98,21 +99,20 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
     with ray_cluster(config):
         buffers = start_buffers(run_id, config.cluster.buffer)
         shape = GroupShape("empty_nodes:EmptyEngine", 1)
-        groups = {
-            role: WorkerGroup(role, shape, config, buffers, [{}], is_collective=role == "trainer")
-            for role in ("rollout", "trainer")
-        }
-        for group in groups.values():
-            await group.start()
+        groups: dict[str, WorkerGroup] = {}
+        session = Session(config, groups, buffers)
+        given = {"provide_buffers": session.provide_buffers}
+        for role in ("rollout", "trainer"):
+            groups[role] = WorkerGroup(role, shape, config, buffers, [{}], is_collective=role == "trainer", **given)
+            await groups[role].start()
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with (
             iteration_runs(embodyflow.orchestration.run.iterations.iteration.iteration) as runs,
             open_artifacts(run_id) as artifacts,
         ):
-            session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
             shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)
-            sources = WholeIterations(session), BetweenIterations(), FixedNumber(config)
+            sources = WholeIterations(session), BetweenIterations(), FixedNumber(config), ClusterWatch()
             CURRENT_RUN.set(run := Run(*shared, *sources))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})

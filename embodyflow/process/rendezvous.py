@@ -18,6 +18,7 @@ LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 _held: dict[str, socket.socket] = {}
+_chosen: dict[str, str] = {}  # values of INTERFACE_VARIABLES that are not the user's
 
 
 def hold_address(host: str) -> str:
@@ -40,8 +41,9 @@ def hold_address(host: str) -> str:
 def join_group(backend: str, address: str, rank: int, world_size: int) -> None:
     """Join the default process group that rank 0 leads at an address; all ranks must call it.
 
-    On a loopback address Gloo and NCCL use the loopback interface, unless ``GLOO_SOCKET_IFNAME`` or
-    ``NCCL_SOCKET_IFNAME`` names another.
+    On a loopback address Gloo and NCCL use the loopback interface. Between machines Gloo uses the interface through
+    which this one reaches the address; NCCL finds those of the machine itself. ``GLOO_SOCKET_IFNAME`` and
+    ``NCCL_SOCKET_IFNAME`` of the user's environment name others.
 
     Args:
         backend: Backend of :func:`torch.distributed.init_process_group`.
@@ -52,7 +54,7 @@ def join_group(backend: str, address: str, rank: int, world_size: int) -> None:
     import torch.distributed as dist
 
     host, _, port = address.rpartition(":")
-    _choose_interface(host)
+    _choose_interfaces(host)
     store = _open_store(address, host, int(port), rank, world_size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
@@ -74,13 +76,20 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _choose_interface(host: str) -> None:
-    loopback = _loopback_interface()
+def _choose_interfaces(host: str) -> None:
+    """Set the variables of the backends, unless the user has."""
+    gloo, nccl = INTERFACE_VARIABLES
+    # Without a name Gloo takes the address of the host name, which on Debian and Ubuntu is a loopback one.
+    interface = _interface_towards(host)
+    chosen = {gloo: interface}
+    if _is_loopback(host):
+        chosen[nccl] = interface
     for name in INTERFACE_VARIABLES:
-        if _is_loopback(host):
-            os.environ.setdefault(name, loopback)
-        elif os.environ.get(name) == loopback:  # an earlier group of this process had all ranks on this machine
-            del os.environ[name]
+        if os.environ.get(name) != _chosen.pop(name, None):
+            continue
+        os.environ.pop(name, None)  # an earlier group of this process had other machines
+        if name in chosen:
+            os.environ[name] = _chosen[name] = chosen[name]
 
 
 def _is_loopback(host: str) -> bool:
@@ -90,7 +99,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _loopback_interface() -> str:
-    """Return the name of the interface with the address 127.0.0.1, such as ``lo``."""
-    addresses = psutil.net_if_addrs()
-    return next(name for name, each in addresses.items() if any(one.address == LOOPBACK for one in each))
+def _interface_towards(host: str) -> str:
+    """Return the name of the interface whose address this machine has towards another one, such as ``eth0``."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    # An IPv6 address may have its interface as a suffix.
+    return next(name for name, each in interfaces if any(one.address.partition("%")[0] == own for one in each))

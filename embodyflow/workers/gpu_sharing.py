@@ -5,7 +5,7 @@ other GPUs would idle. So a run reserves whole GPUs and assigns its workers to t
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,22 @@ def check_resources(config: RunConfig) -> None:
                 f"cluster.{resource.lower()}s_per_worker={each:g}: {num_workers} workers need "
                 f"{needed:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
             )
+
+
+def has_room_without(nodes: Container[str], config: RunConfig) -> bool:
+    """Return True if a run's workers fit on the live Ray nodes other than these.
+
+    Workers that share GPUs do not: Ray moves their reserved GPUs only once a node is dead.
+
+    Args:
+        nodes: Ids of Ray nodes.
+        config: Run configuration.
+    """
+    if 0 < config.cluster.gpus_per_worker < 1:
+        return False
+    others = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in nodes]
+    needs = {"GPU": needed_gpus(config), "CPU": needed_cpus(config)}
+    return all(sum(each.get(name, 0.0) for each in others) >= needed for name, needed in needs.items())
 
 
 def check_own_gpus(config: RunConfig) -> None:

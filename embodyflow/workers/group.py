@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -49,11 +49,13 @@ class WorkerGroup:
         config: Run configuration.
         buffers: Buffer of each Ray node, by node id.
         places: Ray options that place each rank (:mod:`~embodyflow.workers.gpu_sharing`), as many as there may be.
+        provide_buffers: Starts the buffers of Ray nodes, given their ids; called with those of ranks that have started.
         is_collective: Whether the ranks share a state (a sharded model), so that one cannot be replaced alone.
 
     Attributes:
         ranks_per_copy: Number of consecutive ranks that get the same rows.
         pids: Process id of each rank that has been ready.
+        nodes: Id of the Ray node of each such rank.
         busy: Time that the ranks spend on nodes.
         membership: Keeps the number of ranks while they are used.
     """
@@ -66,11 +68,12 @@ class WorkerGroup:
         buffers: dict[str, Any],
         places: Sequence[Options],
         *,
+        provide_buffers: Callable[[Sequence[str]], Coroutine[Any, Any, None]],
         is_collective: bool,
     ) -> None:
         self.role, self.ranks_per_copy = role, shape.ranks_per_copy
         self._engine, self._config, self._buffers = shape.engine, config, buffers
-        self._places, self._is_collective = places, is_collective
+        self._places, self._provide_buffers, self._is_collective = places, provide_buffers, is_collective
         self._starts = Counter[int]()  # by rank
         self._reasons = LossReasons(config)
         self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
@@ -78,6 +81,7 @@ class WorkerGroup:
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self._coming: list[Any] = []  # further ranks that do not belong to it yet
         self.pids: dict[int, int] = {}
+        self.nodes: dict[int, str] = {}
         self.busy = BusyTime(shape.num_ranks)
         self.membership = Membership()
 
@@ -173,9 +177,19 @@ class WorkerGroup:
         await self.call("connect", address)
         self._out_of_step_by = None
 
-    async def mend(self) -> None:
-        """Replace every rank that is gone or does not answer."""
-        await _gather([self._mend(rank) for rank in range(len(self._ranks))])
+    async def mend(self, leaving: Container[str] = ()) -> None:
+        """Replace every rank that is gone, does not answer, or is on a Ray node that it must leave.
+
+        Args:
+            leaving: Ids of these nodes.
+        """
+        leaves = [self.nodes.get(rank) in leaving for rank in range(len(self))]
+        await _gather(
+            [
+                self._replace(rank, self._ranks[rank]) if must_leave else self._mend(rank)
+                for rank, must_leave in enumerate(leaves)
+            ]
+        )
 
     async def resize(self, number: int) -> None:
         """Start or end the last ranks until there are so many, and tell all of them how many share the rows.
@@ -199,14 +213,11 @@ class WorkerGroup:
                 del self._ranks[number:]
                 await _end(ended)
                 self.pids = {rank: pid for rank, pid in self.pids.items() if rank < number}
+                self.nodes = {rank: node for rank, node in self.nodes.items() if rank < number}
                 self.busy.resize(number)
                 await self.call("invoke", "resize", number)
         finally:
             self._kill_coming()  # if they could not join
-
-    async def renew(self) -> None:
-        """Replace every rank, because ranks know only the buffers they were started with."""
-        await _gather([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
 
     def kill(self) -> None:
         """Kill the ranks' processes."""
@@ -367,6 +378,7 @@ class WorkerGroup:
         ready = asyncio.gather(*(handle.ready.remote() for handle in ranks.values()))
         try:
             pids = await self._within(ready, late, seconds)
+            nodes = await asyncio.gather(*(handle.node_id.remote() for handle in ranks.values()))
         except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
@@ -374,6 +386,8 @@ class WorkerGroup:
                 f"a worker of the {self.role} group did not start: {self._reasons.explain(error)}"
             ) from error
         self.pids.update(zip(ranks, pids, strict=True))
+        self.nodes.update(zip(ranks, nodes, strict=True))
+        await self._provide_buffers(nodes)
 
     async def _within(self, answers: Any, late: str, seconds: float) -> list[Any]:
         """Wait for answers; after ``seconds`` raise a :class:`NodeTimeoutError` with the message ``late``."""

@@ -1,10 +1,15 @@
 """A watch on a Ray cluster, which ends what waits for it once the last node or the head is gone."""
 
 import asyncio
+import os
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import ray
+from ray._private import state, worker
 
 from embodyflow.errors import ClusterLostError
 from embodyflow.workers.ray_threads import in_thread
@@ -15,17 +20,54 @@ CHECK_SECONDS = 2.0
 NUM_CHECKS = 3
 """Checks in a row that miss the head before it counts as gone. It may be restarting, or this process may be stalled."""
 
+GIVE_UP_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Variable of Ray with the seconds after which Ray aborts a process whose head is gone; the default is 60."""
+
+CLOSING_SECONDS = 20.0
+"""Seconds that a run has to end and report before Ray aborts its process."""
+
+
+@dataclass
+class ClusterWatch:
+    """What the watch saw of a Ray cluster in its last check.
+
+    Attributes:
+        draining: Ids of the live nodes that are being drained: Ray starts nothing on them any more.
+    """
+
+    draining: frozenset[str] = frozenset()
+
 
 def has_live_node() -> bool:
     """Return True if a node of the Ray cluster is alive. The call blocks while the head is gone."""
     return any(node["Alive"] for node in ray.nodes())
 
 
-@asynccontextmanager
-async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[None]:
-    """Cancel the block once the Ray cluster of this process has no live node, or its head is gone.
+def draining_nodes() -> frozenset[str]:
+    """Return the ids of the nodes that are being drained. The call blocks while the head is gone."""
+    return frozenset(state.state.get_draining_nodes())
 
-    Ray itself waits for new nodes. It waits 60 s for its head, then aborts the process without a word to the user.
+
+def own_node_answers() -> bool:
+    """Return True if the Ray node that this process is connected to accepts a connection."""
+    node = worker._global_node
+    if node is None:
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(node.raylet_socket_name)
+        except OSError:
+            return False
+    return True
+
+
+@asynccontextmanager
+async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[ClusterWatch]:
+    """Cancel the block once the Ray cluster of this process has no live node, or its head is gone; yield the watch.
+
+    Ray itself waits for new nodes. It waits 60 s for its head, then aborts the process without a word to the user. A
+    head with fault tolerance may be replaced in that time, so the block goes on for most of it, as long as this
+    process's own node lives.
 
     Args:
         what_to_do: Function that returns the end of the error's message.
@@ -34,16 +76,17 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[No
         ClusterLostError: The cluster is lost. The error of the block is its cause.
     """
     try:
+        watch = ClusterWatch()
         async with asyncio.timeout(None) as limit:
 
-            def end_block(watch: "asyncio.Task[str]") -> None:
-                if not watch.cancelled():
+            def end_block(done: "asyncio.Task[str]") -> None:
+                if not done.cancelled():
                     limit.reschedule(0.0)
 
-            watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address))
+            watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address, watch))
             watching.add_done_callback(end_block)
             try:
-                yield
+                yield watch
             finally:
                 watching.cancel()
                 await asyncio.wait([watching])
@@ -53,40 +96,49 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[No
         raise ClusterLostError(f"{watching.result()}; {what_to_do()}") from error
 
 
-async def _until_lost(head: str) -> str:
+async def _until_lost(head: str, watch: ClusterWatch) -> str:
     """Wait until the cluster is lost; return what is lost.
 
     Args:
         head: Address of the head, ``<host>:<port>``.
+        watch: Receives what each check sees.
     """
-    counting = in_thread(has_live_node)
+    looking = in_thread(_look)
     try:
         while await _is_head_up(head):
             await asyncio.sleep(CHECK_SECONDS)
-            if counting.done():
-                if not counting.result():
+            if looking.done():
+                is_alive, watch.draining = looking.result()
+                if not is_alive:
                     return "no node of the Ray cluster is alive"
-                counting = in_thread(has_live_node)
+                looking = in_thread(_look)
     except asyncio.CancelledError:
         # A call that came after ``ray.shutdown`` would start a new cluster.
-        await asyncio.wait([counting], timeout=CHECK_SECONDS)
+        await asyncio.wait([looking], timeout=CHECK_SECONDS)
         raise
     return f"the head of the Ray cluster at {head} is gone"
 
 
+def _look() -> tuple[bool, frozenset[str]]:
+    return has_live_node(), draining_nodes()
+
+
 async def _is_head_up(head: str) -> bool:
-    """Return True if the head accepts a connection in one of several attempts.
+    """Return True if the head accepts a connection before it counts as gone.
 
     The kernel accepts it for a head that is too busy to answer.
     """
     host, _, port = head.rpartition(":")
-    for attempt in range(NUM_CHECKS):
-        if attempt:
+    deadline = time.monotonic() + float(os.environ.get(GIVE_UP_VARIABLE, 60.0)) - CLOSING_SECONDS
+    misses = 0
+    while misses < NUM_CHECKS or (time.monotonic() < deadline and own_node_answers()):
+        if misses:
             await asyncio.sleep(CHECK_SECONDS)
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except OSError:  # also a timeout
+            misses += 1
             continue
         writer.close()
         return True

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.ray_threads import in_thread
-from embodyflow.workers.rows.buffers import call_buffers, start_buffers
+from embodyflow.workers.rows.buffers import call_buffers, start_buffer, start_buffers
 from embodyflow.workers.rows.layout import Layout, join_facts, order_of, plan_inputs
 
 _logger = logging.getLogger(__name__)
@@ -184,18 +184,35 @@ class Session:
         shards, facts = zip(*answers, strict=True)
         return replace(kept, shards=shards, facts=join_facts(facts))
 
-    async def mend(self) -> None:
-        """Replace every process that is gone or does not answer; the trainer's models are those of its start.
+    def uses(self, node_id: str) -> bool:
+        """Return True if workers of the run are on a Ray node, or a buffer."""
+        return node_id in self._buffers or any(node_id in group.nodes.values() for group in self._groups.values())
 
-        If Ray nodes came or went, all ranks are replaced, because ranks know only the buffers they were started with.
+    async def provide_buffers(self, nodes: Iterable[str]) -> None:
+        """Start the buffer of each of these Ray nodes that has joined; workers find it by its name.
+
+        Args:
+            nodes: Ids of nodes with workers.
         """
         assert self.config.run_id is not None
-        alive = await in_thread(start_buffers, self.config.run_id, self.config.cluster.buffer, self._buffers)
-        moved = alive.keys() != self._buffers.keys()
+        for node in set(nodes) - self._buffers.keys():
+            self._buffers[node] = await in_thread(start_buffer, self.config.run_id, node, self.config.cluster.buffer)
+
+    async def mend(self, leaving: Container[str] = ()) -> None:
+        """Replace every process that is gone or does not answer; the trainer's models are those of its start.
+
+        Args:
+            leaving: Ids of Ray nodes that all workers leave. Rows in their buffers are gone afterwards.
+        """
+        assert self.config.run_id is not None
+        before = dict(self._buffers)
+        alive = await in_thread(start_buffers, self.config.run_id, self.config.cluster.buffer, before, leaving)
         self._buffers.clear()
         self._buffers.update(alive)
         for group in self._groups.values():
-            await (group.renew() if moved else group.mend())
+            await group.mend(leaving)
+        for node in before.keys() - alive.keys():
+            ray.kill(before[node])
         await self._groups["trainer"].connect()
         await self.record_clocks()
         await self.free("weights/")
@@ -339,7 +356,15 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
         session = Session(config, groups, buffers)
         try:
             for role, shape in config.groups.items():
-                groups[role] = WorkerGroup(role, shape, config, buffers, places[role], is_collective=role == "trainer")
+                groups[role] = WorkerGroup(
+                    role,
+                    shape,
+                    config,
+                    buffers,
+                    places[role],
+                    provide_buffers=session.provide_buffers,
+                    is_collective=role == "trainer",
+                )
             # Wait for every start: a failed one must not leave another half done.
             with span("start workers", "run", track="phases"):
                 results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)

@@ -37,6 +37,7 @@ from embodyflow.workers.deadline import time_limit
 from embodyflow.workers.group_player import GroupPlayer
 from embodyflow.workers.profiles import Profiles
 from embodyflow.workers.rows.buffer_client import BufferClient
+from embodyflow.workers.rows.buffers import FoundBuffers
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
     from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine
@@ -97,7 +98,7 @@ class Worker:
         config: Run configuration.
         rank: Index of the rank, from 0 to ``world_size - 1``.
         world_size: Number of ranks in the group.
-        buffers: Buffer of each Ray node, by node id.
+        buffers: Buffer of each Ray node, by node id; those of nodes that join later are found by name.
         folder: Current folder of the run. Paths in ``config`` are relative to it, so the worker enters it, unless its
             machine has no such folder.
         trace: Folder to record a trace in, and name of this process there; ``None`` records nothing.
@@ -123,7 +124,7 @@ class Worker:
         self._rank = rank
         if trace is not None:
             record(Path(trace[0]), trace[1])
-        self._buffer = BufferClient(buffers)
+        self._buffer = BufferClient(FoundBuffers(str(config.run_id), buffers))
         with span("build the engine", "call"):
             self._engine: Engine = resolve(engine)(config, rank, world_size)
         freeze_objects()

@@ -56,7 +56,7 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
         iteration_runs(iteration) as iterations,
     ):
         with traced(folder, config), ray_cluster(config):
-            async with while_cluster_lives(partial(_after_loss, folder)), open_session(config) as session:
+            async with while_cluster_lives(partial(_after_loss, folder)) as cluster, open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
                     turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)
@@ -64,7 +64,7 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                     evaluations = evaluations_of(config)
                     scaling = _scaling_of(config, session, stages, folder, rollouts)
                     shared = session, folder, trackers, graph, iterations, stages, artifacts
-                    run = Run(*shared, turns, rollouts, evaluations, scaling)
+                    run = Run(*shared, turns, rollouts, evaluations, scaling, cluster)
                     CURRENT_RUN.set(run)
                     await record_processes(run)
                     yield run

@@ -15,6 +15,8 @@ from embodyflow.errors import DamageError, InfrastructureError
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.processes import write_processes
 from embodyflow.process.tracing import span
+from embodyflow.workers.gpu_sharing import has_room_without
+from embodyflow.workers.ray_threads import in_thread
 
 T = TypeVar("T")
 
@@ -48,13 +50,34 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
             get_run_logger().warning("%s failed and is retried: %s", name, "; ".join(map(str, leaves(error))))
 
 
+async def must_leave_nodes(run: Run) -> bool:
+    """Return True if workers or buffers are on Ray nodes that are being drained, and other nodes have room for them.
+
+    Then :func:`recover` moves them. The end of an iteration is the time for that: no rows are lost, because those of
+    rollouts ahead are on disk. A node that goes in the middle of an iteration is a node that died.
+    """
+    draining = [node for node in run.cluster.draining if run.session.uses(node)]
+    if not draining:
+        return False
+    names, can_leave = ", ".join(node[:8] for node in draining), bool(await _nodes_to_leave(run))
+    what = "its workers move to other nodes" if can_leave else "other nodes have no room for its workers, which stay"
+    get_run_logger().warning("Ray drains node %s: %s", names, what)
+    return can_leave
+
+
+async def _nodes_to_leave(run: Run) -> frozenset[str]:
+    draining = run.cluster.draining
+    can_leave = bool(draining) and await in_thread(has_room_without, draining, run.config)
+    return draining if can_leave else frozenset()
+
+
 async def recover(run: Run) -> None:
-    """Replace lost workers, and restore workers and folder to the last commit."""
+    """Replace lost workers and those on drained nodes, and restore workers and folder to the last commit."""
     with span("recover", "run", track="phases"):
         await run.evaluations.stop()
         await run.rollouts.stop()
         await run.stages.drain()
-        await run.session.mend()
+        await run.session.mend(await _nodes_to_leave(run))
         await record_processes(run)
         if run.folder.checkpoints.committed():
             await restore(run)

@@ -26,7 +26,7 @@ from embodyflow.orchestration.run.iterations.lookahead import Lookahead
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
-from embodyflow.orchestration.run.recovery import leaves, restore, with_recovery
+from embodyflow.orchestration.run.recovery import leaves, must_leave_nodes, recover, restore, with_recovery
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
@@ -136,6 +136,9 @@ async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
     Usually that is the iteration itself. After a recovery it is everything since the restored commit, which is an
     earlier one than the last if that has a damaged checkpoint.
     """
+    if await must_leave_nodes(run):
+        await lookahead.stop()
+        await recover(run)
     after = run.turns.last_finished
     await run.evaluations.resume(run, after)
     if run.turns.is_restored:

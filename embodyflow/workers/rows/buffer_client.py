@@ -162,7 +162,7 @@ class BufferClient:
         caller: LocalCaller | None = getattr(self._callers, "own_buffer", None)
         if caller is None or not caller.is_open:
             # Retries wait until a buffer that died has been restarted.
-            asked = self._buffers[self._host].address.options(max_task_retries=-1).remote()
+            asked = self._buffer_of(self._host).address.options(max_task_retries=-1).remote()
             address = ray.get(asked)
             caller = LocalCaller(address)
             self._segments.belong_to(address)
@@ -171,10 +171,21 @@ class BufferClient:
 
     def _ask(self, host: str, pieces: list[Piece]) -> Any:
         """Ask another Ray node's buffer for rows; return the Ray reference of its answer."""
-        if host not in self._buffers:
-            raise ShardLostError(pieces[0].shard.shard_id, host)
+        with _as_lost(pieces[0].shard):
+            buffer = self._buffer_of(host)
         self._counts["buffer/remote_reads"] += len(pieces)
-        return self._buffers[host].read.remote(pieces)
+        return buffer.read.remote(pieces)
+
+    def _buffer_of(self, host: str) -> Any:
+        """Return the buffer of a Ray node.
+
+        Raises:
+            ConnectionError: The node has none.
+        """
+        try:
+            return self._buffers[host]
+        except KeyError as error:
+            raise ConnectionError(f"Ray node {host} has no buffer") from error
 
     def _read_here(self, piece: Piece) -> Table:
         memory = map_content(piece.shard.location) if piece.shard.location is not None else None

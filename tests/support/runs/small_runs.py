@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from waiting import finish
+from network import Machine
+from waiting import RUN_SECONDS, eventually, finish
 
 ROOT = Path(__file__).resolve().parents[3]
 TWO_WORKERS = "rollout.num_workers=2"
@@ -76,7 +77,7 @@ class Runs:
     """
 
     def __init__(self, folder: Path, api_url: str | None = None) -> None:
-        self.root = folder / "runs"
+        self.root, self._prefix = folder / "runs", list[str]()
         self.env = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "EMBODYFLOW_TEST": str(folder)}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
@@ -89,9 +90,25 @@ class Runs:
         other.env = self.env | {"PREFECT_API_URL": api_url} | env
         return other
 
+    def on(self, machine: Machine, **env: str) -> "Runs":
+        """Return runs in the same folder that start on another machine, with these environment variables."""
+        other = copy.copy(self)
+        other._prefix, other.env = machine.command(), self.env | env
+        return other
+
+    def begin(self, run_id: str, *words: str) -> subprocess.Popen[str]:
+        """Start :data:`SMALL` with further words."""
+        return self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words)
+
+    def end(self, process: subprocess.Popen[str]) -> str:
+        """Wait for the end of a run that succeeds; return its output."""
+        output = finish(process)
+        assert process.returncode == 0, output[-4000:]
+        return output
+
     def start(self, *words: str, flow: str = "grpo", process_group: int | None = None) -> subprocess.Popen[str]:
         """Start a run; with ``process_group=0`` it leads a process group, as a command in a terminal does."""
-        command = [sys.executable, "-m", f"flows.{flow}", *words]
+        command = [*self._prefix, sys.executable, "-m", f"flows.{flow}", *words]
         return subprocess.Popen(
             command,
             cwd=ROOT,
@@ -109,16 +126,21 @@ class Runs:
         A folder that a repeated test left is removed, since a run refuses one that exists.
         """
         shutil.rmtree(self.root / run_id, ignore_errors=True)
-        process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow)
-        output = finish(process)
-        assert process.returncode == 0, output[-4000:]
-        return output
+        return self.end(self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow))
+
+    def wait_for_commit(self, run_id: str, process: subprocess.Popen[str], iteration: int = 1) -> None:
+        """Wait until a run has committed an iteration.
+
+        Raises:
+            AssertionError: The run has ended before.
+        """
+        committed = self.root / run_id / "checkpoints" / f"iteration-{iteration:06d}"
+        eventually(lambda: committed.exists() or process.poll() is not None, RUN_SECONDS)
+        assert committed.exists(), finish(process, 30)[-4000:]
 
     def resume(self, run_id: str, *words: str, flow: str = "grpo") -> None:
         """Resume a run to its end; ``words`` must include ``run_root``."""
-        process = self.start(f"resume={run_id}", *words, flow=flow)
-        output = finish(process)
-        assert process.returncode == 0, output[-4000:]
+        self.end(self.start(f"resume={run_id}", *words, flow=flow))
 
     def summary(self, run_id: str) -> dict[str, object]:
         return json.loads((self.root / run_id / "summary.json").read_text())

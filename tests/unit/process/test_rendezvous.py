@@ -1,4 +1,4 @@
-"""The ranks of one machine form their group on the loopback interface only."""
+"""The ranks of one machine form their group on the loopback interface only, others on the one between machines."""
 
 import multiprocessing
 import os
@@ -11,11 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from embodyflow.process import rendezvous
 from embodyflow.process.rendezvous import INTERFACE_VARIABLES, LOOPBACK, hold_address, join_group
 
 
 @pytest.fixture(autouse=True)
 def _own_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rendezvous, "_chosen", {})
     for name in INTERFACE_VARIABLES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -69,16 +71,29 @@ def test_two_ranks_listen_on_the_loopback_interface_only() -> None:
             each.join()
 
 
-def test_a_group_over_machines_does_not_keep_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_over_machines_uses_the_interface_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     join_group("gloo", hold_address(LOOPBACK), 0, 1)
     loopback = os.environ["GLOO_SOCKET_IFNAME"]
+    assert os.environ["NCCL_SOCKET_IFNAME"] == loopback
     dist.destroy_process_group()
-    join_group("gloo", hold_address("0.0.0.0"), 0, 1)
-    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    address, interface = own_address()
+    join_group("gloo", hold_address(address), 0, 1)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == interface
+    assert "NCCL_SOCKET_IFNAME" not in os.environ
+    assert address in listening()
     dist.destroy_process_group()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
     join_group("gloo", hold_address(LOOPBACK), 0, 1)
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (loopback, "eth7")
+
+
+def own_address() -> tuple[str, str]:
+    """Return an address of this machine that others may reach, and the name of its interface."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family == socket.AF_INET and not each.address.startswith("127."):
+                return each.address, name
+    pytest.skip("this machine has the loopback interface alone")
 
 
 def test_a_held_address_that_no_group_used_is_released() -> None:

@@ -1,14 +1,17 @@
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import RunRequest, check
-from embodyflow.workers.gpu_sharing import check_resources, gpu_of_each
+from embodyflow.workers.gpu_sharing import check_resources, gpu_of_each, has_room_without
 
 
 def shapes(rollouts: int, trainers: int) -> dict[str, GroupShape]:
@@ -74,3 +77,30 @@ def test_a_cluster_without_gpus_is_refused_for_them_and_not_for_its_cpus(monkeyp
     with pytest.raises(ConfigError) as refusal:
         check_resources(config)
     assert str(refusal.value) == "cluster.cpus_per_worker=1: 5 workers need 5 CPUs, the Ray cluster has 2"
+
+
+@pytest.mark.parametrize(
+    ("leaving", "words", "has_room"),
+    [
+        (set(), (), True),
+        ({"small"}, (), True),
+        ({"large"}, (), False),
+        ({"small"}, ("cluster.device=cuda", "cluster.gpus_per_worker=1"), False),
+        (set(), ("cluster.device=cuda", "cluster.gpus_per_worker=0.25"), False),  # reserved GPUs do not move
+    ],
+)
+def test_room_is_that_of_the_nodes_that_stay(
+    tiny_config: Callable[..., RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    leaving: set[str],
+    words: tuple[str, ...],
+    has_room: bool,
+) -> None:
+    nodes = [
+        {"NodeID": "small", "Alive": True, "Resources": {"CPU": 1.0, "GPU": 4.0}},
+        {"NodeID": "large", "Alive": True, "Resources": {"CPU": 2.0}},
+        {"NodeID": "dead", "Alive": False, "Resources": {"CPU": 9.0}},
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    config = tiny_config("cluster.cpus_per_worker=1", *words)  # a rollout worker and a trainer
+    assert has_room_without(leaving, config) is has_room

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -111,7 +111,13 @@ class Group(WorkerGroup):
     def __init__(self, config: RunConfig, *ranks: list[Rank], is_collective: bool = False) -> None:
         self._waiting, self.connected = [list(each) for each in ranks], 0
         shape, places = GroupShape("engine", len(ranks)), [{}] * len(ranks)
-        super().__init__("rollout", shape, config, {}, places, is_collective=is_collective)
+        self.with_buffers: list[str] = []
+        super().__init__(
+            "rollout", shape, config, {}, places, provide_buffers=self._provide, is_collective=is_collective
+        )
+
+    async def _provide(self, nodes: Sequence[str]) -> None:
+        self.with_buffers += nodes
 
     def _spawn(self, rank: int, num_ranks: int) -> Rank:
         return self._waiting[rank].pop(0)
@@ -158,6 +164,21 @@ def test_a_rank_is_replaced_whatever_ended_it(
     group = Group(tiny_config(), [lost, Rank(2)])
     assert group.run() == ["done"]
     assert killed == [lost] and group.pids == {0: 2}
+
+
+def test_ranks_leave_a_node(tiny_config: Callable[..., RunConfig], killed: list[Rank]) -> None:
+    stays, leaves, successor = Rank(1), Rank(2), Rank(3)
+    leaves.node, successor.node = "drained", "joined"
+    group = Group(tiny_config(), [stays], [leaves, successor], is_collective=True)
+
+    async def leave() -> None:
+        await group.start()
+        assert group.nodes == {0: "node", 1: "drained"}
+        await group.mend({"drained"})
+
+    asyncio.run(leave())
+    assert group.nodes == {0: "node", 1: "joined"} and group.pids == {0: 1, 1: 3}
+    assert killed == [leaves] and group.with_buffers == ["node", "drained", "joined"]
 
 
 def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[..., RunConfig]) -> None:

@@ -23,7 +23,7 @@ class Head:
     """The head of a cluster with one live node. While it is away a count of the nodes blocks, as in Ray."""
 
     def __init__(self) -> None:
-        self.is_node_alive, self.num_counts = True, 0
+        self.is_node_alive, self.num_counts, self.draining = True, 0, frozenset[str]()
         self._back = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._address = self._listener.getsockname()
@@ -57,6 +57,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     head = Head()
     monkeypatch.setattr(ray, "nodes", head.nodes)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=head.address))
+    monkeypatch.setattr(ray_nodes, "draining_nodes", lambda: head.draining)
+    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: False)
     monkeypatch.setattr(ray_nodes, "CHECK_SECONDS", CHECK_SECONDS)
     yield head
     head.close()
@@ -89,6 +91,42 @@ def test_a_head_that_comes_back_in_time_ends_nothing(head: Head) -> None:
         threading.Timer(CHECK_SECONDS, head.come_back).start()
 
     assert asyncio.run(wait_while_it_lives(restart)) == "survived"
+
+
+@pytest.mark.parametrize(("node_answers", "outcome"), [(True, "survived"), (False, "is gone")])
+def test_a_head_has_time_to_be_replaced_while_this_node_lives(
+    head: Head, monkeypatch: pytest.MonkeyPatch, node_answers: bool, outcome: str
+) -> None:
+    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: node_answers)
+
+    def replace() -> None:
+        head.leave()
+        threading.Timer(8 * CHECK_SECONDS, head.come_back).start()
+
+    try:
+        assert asyncio.run(wait_while_it_lives(replace)) == outcome
+    except ClusterLostError as error:
+        assert outcome in str(error)
+
+
+def test_a_head_that_is_not_replaced_ends_the_block_before_ray_aborts_the_process(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: True)
+    monkeypatch.setenv(ray_nodes.GIVE_UP_VARIABLE, str(ray_nodes.CLOSING_SECONDS + 8 * CHECK_SECONDS))
+    with pytest.raises(ClusterLostError, match="is gone; start Ray"):
+        asyncio.run(wait_while_it_lives(head.leave))
+
+
+def test_the_watch_sees_nodes_that_are_drained(head: Head) -> None:
+    async def see() -> list[frozenset[str]]:
+        async with while_cluster_lives(lambda: "start Ray") as watch:
+            before = watch.draining
+            head.draining = frozenset({"a node"})
+            await asyncio.sleep(10 * CHECK_SECONDS)
+            return [before, watch.draining]
+
+    assert asyncio.run(see()) == [frozenset(), {"a node"}]
 
 
 def test_a_lost_cluster_explains_the_errors_that_its_end_causes(head: Head) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,8 +157,8 @@ def test_the_event_loop_runs_while_ray_starts_buffers(
     may_start, calls = threading.Event(), []
 
     class Mended:
-        async def renew(self) -> None:
-            calls.append("renew")
+        async def mend(self, leaving: Container[str]) -> None:
+            calls.append("mend")
 
         async def connect(self) -> None:
             calls.append("connect")
@@ -177,7 +177,7 @@ def test_the_event_loop_runs_while_ray_starts_buffers(
     monkeypatch.setattr(session_module, "start_buffers", start_buffers)
     monkeypatch.setattr(session_module, "call_buffers", freed)
     asyncio.run(mend())
-    assert calls == ["renew", "connect", "free"]
+    assert calls == ["mend", "connect", "free"]
 
 
 class PlayingRanks(Ranks):

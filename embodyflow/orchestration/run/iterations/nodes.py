@@ -29,6 +29,7 @@ from embodyflow.process.tracing import span
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import Tracker
 from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.ray_nodes import ClusterWatch
 from embodyflow.workers.session import Session
 
 
@@ -48,6 +49,7 @@ class Run:
         rollouts: Source of the iterations' rollouts.
         evaluations: Evaluations of the versions that are due.
         scaling: Number of rollout workers of each iteration.
+        cluster: Watch on the Ray cluster.
     """
 
     session: Session
@@ -61,6 +63,7 @@ class Run:
     rollouts: Rollouts
     evaluations: "Evaluations[Run]"
     scaling: Scaling
+    cluster: ClusterWatch
 
     @property
     def config(self) -> RunConfig:

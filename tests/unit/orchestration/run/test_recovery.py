@@ -19,6 +19,7 @@ from embodyflow.orchestration.evaluation.between_iterations import BetweenIterat
 from embodyflow.orchestration.run import recovery
 from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.record.run_folder import RunFolder
+from embodyflow.workers.ray_nodes import ClusterWatch
 
 LOST = WorkerLostError("a worker of the trainer group is gone")
 
@@ -99,3 +100,16 @@ def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:
     (folder.checkpoints.folder(0) / "commit.json").write_text("{")
     with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is missing or damaged"):
         recovery.newest_intact_commit(run)
+
+
+@pytest.mark.parametrize(
+    ("draining", "has_room", "leaves"),
+    [({"used"}, True, True), ({"used"}, False, False), ({"another run's"}, True, False), (set(), True, False)],
+)
+def test_workers_leave_drained_nodes_for_others_with_room(
+    monkeypatch: pytest.MonkeyPatch, draining: set[str], has_room: bool, leaves: bool
+) -> None:
+    monkeypatch.setattr(recovery, "has_room_without", lambda nodes, config: has_room)
+    session = SimpleNamespace(uses="used".__eq__)
+    run: Any = SimpleNamespace(cluster=ClusterWatch(frozenset(draining)), session=session, config=None)
+    assert asyncio.run(recovery.must_leave_nodes(run)) is leaves
