@@ -1,15 +1,12 @@
 """A watch on a Ray cluster, which ends what waits for it once the last node or the head is gone."""
 
 import asyncio
-import os
-import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import ray
-from ray._private import state, worker
+from ray._private import state
 
 from embodyflow.errors import ClusterLostError
 from embodyflow.workers.ray_threads import in_thread
@@ -19,12 +16,6 @@ CHECK_SECONDS = 2.0
 
 NUM_CHECKS = 3
 """Checks in a row that miss the head before it counts as gone. It may be restarting, or this process may be stalled."""
-
-GIVE_UP_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""Variable of Ray with the seconds after which Ray aborts a process whose head is gone; the default is 60."""
-
-CLOSING_SECONDS = 20.0
-"""Seconds that a run has to end and report before Ray aborts its process."""
 
 
 @dataclass
@@ -48,26 +39,11 @@ def draining_nodes() -> frozenset[str]:
     return frozenset(state.state.get_draining_nodes())
 
 
-def own_node_answers() -> bool:
-    """Return True if the Ray node that this process is connected to accepts a connection."""
-    node = worker._global_node
-    if node is None:
-        return False
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(node.raylet_socket_name)
-        except OSError:
-            return False
-    return True
-
-
 @asynccontextmanager
 async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[ClusterWatch]:
     """Cancel the block once the Ray cluster of this process has no live node, or its head is gone; yield the watch.
 
-    Ray itself waits for new nodes. It waits 60 s for its head, then aborts the process without a word to the user. A
-    head with fault tolerance may be replaced in that time, so the block goes on for most of it, as long as this
-    process's own node lives.
+    Ray itself waits for new nodes. It waits 60 s for its head, then aborts the process without a word to the user.
 
     Args:
         what_to_do: Function that returns the end of the error's message.
@@ -124,21 +100,18 @@ def _look() -> tuple[bool, frozenset[str]]:
 
 
 async def _is_head_up(head: str) -> bool:
-    """Return True if the head accepts a connection before it counts as gone.
+    """Return True if the head accepts a connection in one of several attempts.
 
     The kernel accepts it for a head that is too busy to answer.
     """
     host, _, port = head.rpartition(":")
-    deadline = time.monotonic() + float(os.environ.get(GIVE_UP_VARIABLE, 60.0)) - CLOSING_SECONDS
-    misses = 0
-    while misses < NUM_CHECKS or (time.monotonic() < deadline and own_node_answers()):
-        if misses:
+    for attempt in range(NUM_CHECKS):
+        if attempt:
             await asyncio.sleep(CHECK_SECONDS)
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except OSError:  # also a timeout
-            misses += 1
             continue
         writer.close()
         return True

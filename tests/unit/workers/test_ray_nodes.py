@@ -58,7 +58,6 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     monkeypatch.setattr(ray, "nodes", head.nodes)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=head.address))
     monkeypatch.setattr(ray_nodes, "draining_nodes", lambda: head.draining)
-    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: False)
     monkeypatch.setattr(ray_nodes, "CHECK_SECONDS", CHECK_SECONDS)
     yield head
     head.close()
@@ -91,31 +90,6 @@ def test_a_head_that_comes_back_in_time_ends_nothing(head: Head) -> None:
         threading.Timer(CHECK_SECONDS, head.come_back).start()
 
     assert asyncio.run(wait_while_it_lives(restart)) == "survived"
-
-
-@pytest.mark.parametrize(("node_answers", "outcome"), [(True, "survived"), (False, "is gone")])
-def test_a_head_has_time_to_be_replaced_while_this_node_lives(
-    head: Head, monkeypatch: pytest.MonkeyPatch, node_answers: bool, outcome: str
-) -> None:
-    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: node_answers)
-
-    def replace() -> None:
-        head.leave()
-        threading.Timer(8 * CHECK_SECONDS, head.come_back).start()
-
-    try:
-        assert asyncio.run(wait_while_it_lives(replace)) == outcome
-    except ClusterLostError as error:
-        assert outcome in str(error)
-
-
-def test_a_head_that_is_not_replaced_ends_the_block_before_ray_aborts_the_process(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_nodes, "own_node_answers", lambda: True)
-    monkeypatch.setenv(ray_nodes.GIVE_UP_VARIABLE, str(ray_nodes.CLOSING_SECONDS + 8 * CHECK_SECONDS))
-    with pytest.raises(ClusterLostError, match="is gone; start Ray"):
-        asyncio.run(wait_while_it_lives(head.leave))
 
 
 def test_the_watch_sees_nodes_that_are_drained(head: Head) -> None:
