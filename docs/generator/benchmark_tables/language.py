@@ -52,9 +52,30 @@ def streaming() -> str:
     return f"{table(('Job', 'Arm', 'Samples/s', 'By the synchronous run'), rows)}\n\nOn {machine(report)}."
 
 
+def published() -> str:
+    """Return what training adds to a published model."""
+    report = read("real_model")
+    (comparison,) = report["comparisons"]
+    rows = []
+    for run in comparison["runs"]:
+        greedy, sampled = (
+            f"{run['before'][mode]['mean']:.2f} → {run['after'][mode]['mean']:.2f}" for mode in ("greedy", "sampled")
+        )
+        lift, gap = run["lift"], max(point.get("parity/log_prob_gap", 0.0) for point in run["curve"])
+        gained = f"+{lift['mean']:.2f} ({lift['low']:.2f} to {lift['high']:.2f})"
+        minutes, memory = (
+            f"{len(run['curve'])} in {run['train_seconds'] / 60:.0f} min",
+            f"{run['peak_memory_gb']:.1f} GB",
+        )
+        rows.append((str(run["seed"]), greedy, sampled, gained, minutes, memory, f"{gap:.1e}"))
+    header = ("Seed", "Greedy", "Sampled", "Gained, 95 % interval", "Iterations", "Memory", "Log-probs differ by")
+    return f"{table(header, rows)}\n\nOn {machine(report)}."
+
+
 TABLES = (
     trl,
     generation,
     staleness,
     streaming,
+    published,
 )
