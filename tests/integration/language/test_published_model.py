@@ -45,4 +45,6 @@ def test_a_killed_run_of_a_published_model_repeats(
     assert runs.summary("killed")["weights_digest"] == runs.summary("undisturbed")["weights_digest"]
     lines = training_records(runs.metrics("killed"))
     assert len({line["weights_digest"] for line in lines}) == 3, "an iteration left the weights as they were"
-    assert all(line["parity/log_prob_gap"] <= TOLERANCE for line in lines)
+    # An iteration of few rows may have none among those that are compared.
+    gaps = [line["parity/log_prob_gap"] for line in lines if "parity/log_prob_gap" in line]
+    assert gaps and max(gaps) <= TOLERANCE

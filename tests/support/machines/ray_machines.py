@@ -7,18 +7,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil
 from network import Machine, Network
 from support_path import SUPPORT_PATH
 
 from embodyflow.orchestration.server.settings import NO_TELEMETRY
-from embodyflow.stack.processes import start_process, stop_processes
+from embodyflow.stack.processes import start_process
 
 PORT = 6379
 START_SECONDS = 240.0
@@ -56,17 +55,14 @@ class RayMachines:
     Args:
         folder: Folder for logs.
         network: Network of the machines.
-        head: Further environment variables of the head.
         settings: Further environment variables of all nodes.
 
     Attributes:
         nodes: Nodes so far, the head first.
     """
 
-    def __init__(
-        self, folder: Path, network: Network, head: Mapping[str, str] = MappingProxyType({}), **settings: str
-    ) -> None:
-        self._folder, self._network, self._head = folder, network, head
+    def __init__(self, folder: Path, network: Network, **settings: str) -> None:
+        self._folder, self._network = folder, network
         (folder / "token").write_text("0123456789abcdef" * 4)
         secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token")}
         self._env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -88,11 +84,10 @@ class RayMachines:
         """Start a node on a further machine, the first as the head; return when it is up."""
         node = RayNode(self._network.add_machine())
         self.nodes.append(node)
-        self.start(node, num_cpus)
+        self._start(node, num_cpus)
         return node
 
-    def start(self, node: RayNode, num_cpus: int) -> None:
-        """Start a node, which may have stopped before, and wait until it is up."""
+    def _start(self, node: RayNode, num_cpus: int) -> None:
         address = node.machine.address
         role = [
             "--head",
@@ -101,30 +96,22 @@ class RayMachines:
             "--no-monitor",
             "--ray-client-server-port=10001",
         ]
-        env = {**self._env, **self._head}
         if node is not self.nodes[0]:
-            role, env = [f"--address={self.address}"], self._env
+            role = [f"--address={self.address}"]
         words = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role),
             *(f"--node-ip-address={address}", f"--num-cpus={num_cpus}", f"--temp-dir={node.folder}"),
             *("--disable-usage-stats", "--dashboard-agent-listen-port=0", "--metrics-export-port=0"),
         ]
         log = self._folder / f"ray-{address}.log"
-        log.unlink(missing_ok=True)
         # With it, Ray takes other machines' processes, which it sees here, for a head that already runs.
         Path(node.folder, "ray_current_cluster").unlink(missing_ok=True)
-        node.process = start_process(node.machine.command(*words), log=log, env=env, cwd=self._folder)
+        node.process = start_process(node.machine.command(*words), log=log, env=self._env, cwd=self._folder)
         deadline = time.monotonic() + START_SECONDS
         while "Ray runtime started" not in log.read_text():
             has_ended = node.process.status() == psutil.STATUS_ZOMBIE
             assert time.monotonic() < deadline and not has_ended, log.read_text()
             time.sleep(0.1)
-
-    def stop_head(self) -> None:
-        """Kill the processes of the head node, and nothing else on its machine."""
-        head = self.nodes[0]
-        assert head.process is not None
-        stop_processes([head.process, *head.process.children(recursive=True)], grace=0)
 
     def node_ids(self) -> dict[str, str]:
         """Return the id of each live node, by address."""
@@ -157,15 +144,9 @@ class RayMachines:
 
 
 @contextmanager
-def ray_machines(
-    folder: Path,
-    network: Network,
-    cpus: Sequence[int],
-    head: Mapping[str, str] = MappingProxyType({}),
-    **settings: str,
-) -> Iterator[RayMachines]:
+def ray_machines(folder: Path, network: Network, cpus: Sequence[int], **settings: str) -> Iterator[RayMachines]:
     """Run a cluster with so many CPUs on each node, the head first; its machines are gone at the end."""
-    cluster = RayMachines(folder, network, head, **settings)
+    cluster = RayMachines(folder, network, **settings)
     try:
         for num_cpus in cpus:
             cluster.add(num_cpus)
