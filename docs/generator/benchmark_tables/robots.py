@@ -4,6 +4,7 @@ from statistics import median
 
 from docs.generator.benchmark_tables.results import machine, read
 from docs.generator.markdown import code, table
+from embodyflow.data.confidence_intervals import wilson_interval
 
 
 def slow_environments() -> str:
@@ -41,6 +42,26 @@ def full_size() -> str:
     held = table(("Role", "Peak, GiB", "Planned"), rows)
     seconds = [(code(node), f"{last[f'perf/{node}_seconds']:.1f} s") for node in nodes]
     return f"{held}\n\n{table(('Node', 'Second iteration'), seconds)}\n\nOn {machine(report)}."
+
+
+def members() -> str:
+    """Return success on unseen goals of each member of a mixed run, with Wilson's intervals of 95 %."""
+    rows = []
+    for run in read("members")["runs"]:
+        for task in run["before"]["greedy"]:
+            cells = [
+                _with_interval(run[moment][mode][task], run["num_goals"])
+                for mode in ("greedy", "sampled")
+                for moment in ("before", "after")
+            ]
+            rows.append((str(run["seed"]), code(task), *cells))
+    head = ("Seed", "Member and task", "Greedy, before", "After", "Sampled, before", "After")
+    return table(head, rows)
+
+
+def _with_interval(rate: float, trials: int) -> str:
+    low, high = wilson_interval(rate * trials, trials)
+    return f"{rate:.2f} ({low:.2f} to {high:.2f})"
 
 
 def dagger() -> str:

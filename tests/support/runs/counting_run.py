@@ -30,6 +30,7 @@ from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.simulation.episode_history import EpisodeHistory
 from embodyflow.workers.calls import NodeCall, NodeReport, NodeWork
+from embodyflow.workers.ray_nodes import ClusterWatch
 
 NUM_GROUPS = 2
 
@@ -152,6 +153,7 @@ def run_in(folder: RunFolder, config: RunConfig) -> Any:
         rollouts=WholeIterations(session),  # type: ignore[arg-type]
         evaluations=evaluations_of(config),
         scaling=FixedNumber(config),
+        cluster=ClusterWatch(),
     )
 
 

@@ -228,7 +228,7 @@ def test_demonstrations_are_correct_answers(rollout: LanguageRollout) -> None:
 
 def change_head(weights: dict[str, np.ndarray]) -> None:
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
-        weights[name] = weights[name] * 1.001
+        weights[name] = weights[name] * 1.01
 
 
 def swap_layers(weights: dict[str, np.ndarray]) -> None:
