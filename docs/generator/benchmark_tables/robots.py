@@ -134,6 +134,7 @@ def libero() -> str:
 TABLES = (
     slow_environments,
     full_size,
+    members,
     dagger,
     dsrl,
     vector_env,
