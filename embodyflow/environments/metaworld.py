@@ -6,9 +6,6 @@ disjoint, so training, demonstrations and evaluation use different goals.
 """
 
 import warnings
-import zlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -20,7 +17,7 @@ from metaworld.policies import ENV_POLICY_MAP
 from numpy.typing import NDArray
 
 from embodyflow.environments.choices import check_choice
-from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.goal_env import GoalEnv
 from embodyflow.environments.metaworld_step import FastStep
 
 INSTRUCTIONS: dict[str, str] = {
@@ -80,7 +77,7 @@ STATE_DIM = 30
 CAMERAS = ("corner", "corner2", "corner3", "topview", "behindGripper", "gripperPOV")
 
 
-class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
+class MetaWorldEnv(GoalEnv):
     """One Meta-World task whose episodes start at numbered goals.
 
     The observation is a dict. ``state`` is float32 [30], in metres except for the gripper opening and quaternions::
@@ -101,14 +98,10 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
     The same goal and actions give bit-identical trajectories in any process, regardless of earlier episodes.
 
     Attributes:
-        tasks: Allowed values of ``task``.
-        num_goals: Number of goals by split.
-        instruction: Instruction of the task in English.
         defer_images: True to omit the image from the observation of :meth:`step`; :meth:`observe` then draws it.
     """
 
     tasks = tuple(INSTRUCTIONS)
-    num_goals: Mapping[str, int] = MappingProxyType({"train": 4096, "demo": 256, "eval": 256})
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 Gymnasium's own
 
     def __init__(
@@ -133,19 +126,13 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         Raises:
             ValueError: An argument is not one of the allowed values.
         """
-        check_choice("task", task, INSTRUCTIONS)
-        check_choice("split", split, self.num_goals)
-        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        super().__init__(task, split, max_steps, render_mode)
         check_choice("camera", camera, CAMERAS)
-        if max_steps < 1:
-            raise ValueError(f"max_steps={max_steps}: must be at least 1")
-        self.task, self.split, self.max_steps = task, split, max_steps
         self.instruction = INSTRUCTIONS[task]
-        self.render_mode, self.image_size, self.defer_images = render_mode, image_size, False
+        self.image_size, self.defer_images = image_size, False
         self._sim = _build_simulator(task, camera, image_size or 256)
         self._expert = ENV_POLICY_MAP[task]()
         self._goals: dict[int, NDArray[np.float64]] = {}
-        self._num_steps = 0
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
         spaces: dict[str, Any] = {"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)}
         if image_size is not None:
@@ -160,20 +147,16 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         Raises:
             ValueError: The split has no such goal.
         """
-        super().reset(seed=seed)
-        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
-        self._goal, self._num_steps = goal, 0
-        self._raw = self._sim.reset_to(self._goal_vector(goal))
+        self._begin(seed, options)
+        self._raw = self._sim.reset_to(self._goal_vector(self._goal))
         return self.observe(), self._info(success=False)
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [4] in [-1, 1]."""
         self._raw, reward, _, _, sim_info = self._sim.step(action)
-        self._num_steps += 1
         success = bool(sim_info["success"])
-        truncated = not success and self._num_steps >= self.max_steps
         observation = {"state": self._state()} if self.defer_images else self.observe()
-        return observation, float(reward), success, truncated, self._info(success)
+        return observation, float(reward), success, self._is_cut(success), self._info(success)
 
     def observe(self) -> dict[str, NDArray[Any]]:
         """Return the current observation, including the image."""
@@ -190,8 +173,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
     def _goal_vector(self, goal: int) -> NDArray[np.float64]:
         """Return the goal's random vector, float64 [3] or [6]; drawing it changes the simulator's state."""
         if goal not in self._goals:
-            words = [zlib.crc32(f"{self.task}/{self.split}".encode()), goal]
-            self._goals[goal] = self._sim.draw_vector(np.random.default_rng(words))
+            self._goals[goal] = self._sim.draw_vector(self._draws_of(goal))
         return self._goals[goal]
 
     def render(self) -> Any:
@@ -210,9 +192,6 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         raw = self._raw  # [39]: current frame (18), previous frame (18), goal (3)
         hand, thing, goal = raw[:3], raw[4:7], raw[36:39]
         return np.concatenate([raw[:18], goal, goal - hand, thing - hand, goal - thing], dtype=np.float32)
-
-    def _info(self, success: bool) -> dict[str, Any]:
-        return {"success": success, "instruction": self.instruction, "goal": self._goal}
 
 
 class _RecordedResets:

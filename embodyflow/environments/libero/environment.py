@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
 from embodyflow.environments.choices import check_choice
-from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.libero import suites
 from embodyflow.environments.libero.control import NUM_SUBSTEPS, Arm, ArmState
 from embodyflow.environments.libero.expert import PickAndPlace
@@ -25,10 +25,8 @@ CAMERAS = MappingProxyType({"image": "agentview", "wrist_image": "robot0_eye_in_
 SETTLE = np.array([0, 0, 0, 0, 0, 0, -1], np.float64)
 FULL_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
-Observation = dict[str, NDArray[Any]]
 
-
-class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
+class LiberoEnv(GoalEnv):
     """One LIBERO task whose episodes start at its 50 recorded initial states.
 
     The observation is a dict. With ``observe="objects"``, ``state`` is float32 [31], in metres::
@@ -99,15 +97,12 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             ModuleNotFoundError: The extra ``libero`` is not installed.
             FileNotFoundError: LIBERO's assets are missing.
         """
-        check_choice("task", task, self.tasks)
-        check_choice("split", split, self.num_goals)
+        super().__init__(task, split, max_steps, render_mode)
         check_choice("observe", observe, ("objects", "proprio"))
-        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         check_choice("controller_period", controller_period, [n for n in range(1, 26) if NUM_SUBSTEPS % n == 0])
         for camera in cameras:
             check_choice("cameras", camera, CAMERAS)
-        self.task, self.split, self.max_steps = task, split, max_steps
-        self.render_mode, self._observe, self._rotation = render_mode, observe, rotation
+        self._observe, self._rotation = observe, rotation
         self._cameras, self._image_size, self._num_settle_steps = tuple(cameras), image_size, num_settle_steps
         self.defer_images = False
         self._scene = scene(task)
@@ -118,7 +113,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._initial_states = suites.initial_states(task)
         self._settled: dict[int, tuple[NDArray[np.float64], ArmState]] = {}
         self._has_stand_ins = bool(suites.stand_in_textures())
-        self._goal, self._num_steps, self._arm_state = 0, 0, self._arm.at_rest(self._data)
+        self._arm_state = self._arm.at_rest(self._data)
         self._expert: PickAndPlace | None = None
         self.action_space = Box(-1.0, 1.0, (7 if rotation else 4,), np.float32)
         size = OBJECTS_DIM if observe == "objects" else PROPRIO_DIM
@@ -134,13 +129,12 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             ValueError: The split has no such initial state.
         """
-        super().reset(seed=seed)
-        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
-        self._goal, self._num_steps, self._expert = goal, 0, None
+        self._begin(seed, options)
+        self._expert = None
         self._scene.use(self._wrapped)
-        if goal not in self._settled:
-            self._settle(goal)
-        state, arm_state = self._settled[goal]
+        if self._goal not in self._settled:
+            self._settle(self._goal)
+        state, arm_state = self._settled[self._goal]
         mujoco.mj_resetData(self._scene.model, self._data)
         mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)
         mujoco.mj_forward(self._scene.model, self._data)
@@ -154,11 +148,9 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         full[[0, 1, 2, 3, 4, 5, 6] if self._rotation else [0, 1, 2, 6]] = action
         self._scene.use(self._wrapped)
         self._arm.execute(self._data, self._arm_state, full)
-        self._num_steps += 1
         success = self._scene.succeeded()
-        truncated = not success and self._num_steps >= self.max_steps
         observation = {"state": self._state()} if self.defer_images else self.observe()
-        return observation, float(success), success, truncated, self._info(success)
+        return observation, float(success), success, self._is_cut(success), self._info(success)
 
     def observe(self) -> Observation:
         """Return the current observation, including images."""
@@ -221,9 +213,4 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._scene.draw(self._data, camera, size)
 
     def _info(self, success: bool) -> dict[str, Any]:
-        return {
-            "success": success,
-            "instruction": self.instruction,
-            "goal": self._goal,
-            "stand_in_assets": self._has_stand_ins,
-        }
+        return super()._info(success) | {"stand_in_assets": self._has_stand_ins}

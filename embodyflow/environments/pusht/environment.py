@@ -1,17 +1,12 @@
 """PushT behind the interface of embodied environments."""
 
-import zlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
-from embodyflow.environments.choices import check_choice
-from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.pusht.expert import Pusher
 from embodyflow.environments.pusht.shape import AGENT_RADIUS, CENTRE, PLANE, TARGET, Floats, corners, distance, rotation
 
@@ -20,10 +15,8 @@ STEP = 50.0
 """Displacement of the disc's goal by an action of 1, in pixels."""
 FRAME = 256
 
-Observation = dict[str, NDArray[Any]]
 
-
-class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
+class PushTEnv(GoalEnv):
     """A disc pushes a T onto its target in the plane, from numbered poses of both.
 
     The physics, the target and the coverage are gym-pusht's. The observation is a dict. ``state`` is float32 [36], in
@@ -38,15 +31,9 @@ class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
     10 actions per second. An episode is *terminated* when the T covers more than ``coverage`` of its target, which is
     success, and *truncated* after ``max_steps``. The reward is the share that is covered, divided by ``coverage``, at
     most 1. ``info`` has ``success`` (bool), ``coverage`` (float), ``instruction`` (str) and ``goal`` (int).
-
-    Attributes:
-        tasks: Allowed values of ``task``.
-        num_goals: Number of goals by split.
-        instruction: Instruction of the task in English.
     """
 
     tasks = ("push_t",)
-    num_goals: Mapping[str, int] = MappingProxyType({"train": 4096, "demo": 256, "eval": 256})
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 Gymnasium's own
     instruction = "push the T onto its target"
 
@@ -75,22 +62,18 @@ class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
             ValueError: An argument is not one of the allowed values.
             ModuleNotFoundError: The extra ``pusht`` is not installed.
         """
-        check_choice("task", task, self.tasks)
-        check_choice("split", split, self.num_goals)
-        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        super().__init__(task, split, max_steps, render_mode)
         if not 30 <= spread <= 150:
             raise ValueError(f"spread={spread}: must be from 30 to 150")
         if not 0 <= turn <= np.pi:
             raise ValueError(f"turn={turn}: must be from 0 to pi")
         if not 0 < coverage < 1:
             raise ValueError(f"coverage={coverage}: must be between 0 and 1")
-        self.task, self.split, self.max_steps, self.render_mode = task, split, max_steps, render_mode
         self._spread, self._turn, self._coverage = spread, turn, coverage
-        self._goal, self._num_steps = 0, 0
         self._sim = build()
         self._expert = Pusher()
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
-        self.observation_space: gym.Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
+        self.observation_space: Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -100,10 +83,8 @@ class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             ValueError: The split has no such goal.
         """
-        super().reset(seed=seed)
-        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
-        self._goal, self._num_steps, self._expert = goal, 0, Pusher()
-        rng = np.random.default_rng([zlib.crc32(f"{self.task}/{self.split}".encode()), goal])
+        self._begin(seed, options)
+        self._expert, rng = Pusher(), self._draws_of(self._goal)
         pose = self._start(rng)
         agent = rng.uniform(50.0, 450.0, 2)
         while distance(agent, pose) < AGENT_RADIUS + 10:
@@ -111,16 +92,15 @@ class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
         # gym-pusht sets the T's position before its angle, and the angle turns the T about its centre of gravity.
         place = pose[:2] - CENTRE + rotation(pose[2]) @ CENTRE
         self._sim.reset(seed=0, options={"reset_to_state": [*agent, *place, pose[2]]})
-        return self._observation(), self._info(float(self._sim._get_coverage()))
+        return self._observation(), self._covered(float(self._sim._get_coverage()))
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [2] in [-1, 1]."""
         aim = self._agent + STEP * np.asarray(action, np.float64)
         covered = float(self._sim.step(np.clip(aim, AGENT_RADIUS, PLANE - AGENT_RADIUS))[4]["coverage"])
-        self._num_steps += 1
-        info = self._info(covered)
-        truncated = not info["success"] and self._num_steps >= self.max_steps
-        return self._observation(), min(covered / self._coverage, 1.0), info["success"], truncated, info
+        info = self._covered(covered)
+        reward, success = min(covered / self._coverage, 1.0), info["success"]
+        return self._observation(), reward, success, self._is_cut(success), info
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action, float32 [2] in [-1, 1]."""
@@ -156,9 +136,9 @@ class PushTEnv(gym.Env[Observation, NDArray[np.float32]]):
         parts = [agent, self._sim.agent.velocity, (points - agent).ravel(), (corners(TARGET) - points).ravel()]
         return {"state": np.concatenate(parts).astype(np.float32) / np.float32(PLANE / 2)}
 
-    def _info(self, covered: float) -> dict[str, Any]:
-        success = covered > self._coverage
-        return {"success": success, "coverage": covered, "instruction": self.instruction, "goal": self._goal}
+    def _covered(self, share: float) -> dict[str, Any]:
+        """Return the information about a step after which this share of the target is covered."""
+        return self._info(share > self._coverage) | {"coverage": share}
 
 
 def build() -> Any:

@@ -1,19 +1,14 @@
 """robosuite's task Lift (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
 
-import zlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
-import gymnasium as gym
 import mujoco
 import numpy as np
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
-from embodyflow.environments.choices import check_choice
-from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.robosuite import seeded
 from embodyflow.environments.robosuite.lift_expert import Floats, Lifter
 
@@ -21,10 +16,8 @@ STATE_DIM = 11
 FRAME, COLLISION_GEOMETRY = 256, 0
 """Side of a frame in pixels, and the group of geoms that are not rendered."""
 
-Observation = dict[str, NDArray[Any]]
 
-
-class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
+class LiftEnv(GoalEnv):
     """A Panda arm lifts a cube from the table, from numbered places of the cube.
 
     The observation is a dict. ``state`` is float32 [11], in metres::
@@ -39,15 +32,9 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
     are 20 actions per second. An episode is *terminated* when the cube's centre is 4 cm above the table, which is
     success, and *truncated* after ``max_steps``. The reward is robosuite's shaped one, from 0 to 1. ``info`` has
     ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
-
-    Attributes:
-        tasks: Allowed values of ``task``.
-        num_goals: Number of goals by split.
-        instruction: Instruction of the task in English.
     """
 
     tasks = ("lift",)
-    num_goals: Mapping[str, int] = MappingProxyType({"train": 4096, "demo": 256, "eval": 256})
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 Gymnasium's own
     instruction = "lift the cube from the table"
 
@@ -73,18 +60,15 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
             ValueError: An argument is not one of the allowed values.
             ModuleNotFoundError: The extra ``libero`` is not installed, which has robosuite.
         """
-        check_choice("task", task, self.tasks)
-        check_choice("split", split, self.num_goals)
-        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        super().__init__(task, split, max_steps, render_mode)
         if not 0 <= spread <= 0.2:
             raise ValueError(f"spread={spread}: must be from 0 to 0.2")
-        self.task, self.split, self.max_steps, self.render_mode = task, split, max_steps, render_mode
-        self._spread, self._goal, self._num_steps = spread, 0, 0
+        self._spread = spread
         self._sim, self._place = _build()
         self._expert = Lifter()
         self._viewer: OffScreenViewer | None = None
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
-        self.observation_space: gym.Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
+        self.observation_space: Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -94,10 +78,8 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             ValueError: The split has no such goal.
         """
-        super().reset(seed=seed)
-        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
-        self._goal, self._num_steps, self._expert = goal, 0, Lifter()
-        rng = np.random.default_rng([zlib.crc32(f"{self.task}/{self.split}".encode()), goal])
+        self._begin(seed, options)
+        self._expert, rng = Lifter(), self._draws_of(self._goal)
         x, y = rng.uniform(-self._spread, self._spread, 2)
         self._place.at, self._place.angle = (float(x), float(y)), float(rng.uniform(0, np.pi / 2))
         self._sim.reset()
@@ -109,10 +91,8 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [4] in [-1, 1]."""
         _, reward, _, _ = self._sim.step(np.asarray(action, np.float64))
-        self._num_steps += 1
         success = bool(self._sim._check_success())
-        truncated = not success and self._num_steps >= self.max_steps
-        return self._observation(), float(reward), success, truncated, self._info(success)
+        return self._observation(), float(reward), success, self._is_cut(success), self._info(success)
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action, float32 [4] in [-1, 1]."""
@@ -144,9 +124,6 @@ class LiftEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Return the positions of gripper and cube, without the sensors of robosuite, which have rates of their own."""
         data = self._sim.sim.data
         return data.site_xpos[self._sim.robots[0].eef_site_id], data.body_xpos[self._sim.cube_body_id]
-
-    def _info(self, success: bool) -> dict[str, Any]:
-        return {"success": success, "instruction": self.instruction, "goal": self._goal}
 
 
 class _Place:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(150
 def test_a_drained_node_is_left_for_one_that_has_joined(
     network: Network, runs: Runs, tmp_path: Path, in_time: bool
 ) -> None:
-    """Or it goes at once, without a farewell, as a machine that loses its power."""
+    """If its machine loses its power at once, the iteration is retried on the others."""
     run_id = "drained" if in_time else "gone"
     with ray_machines(tmp_path, network, [0, 2, 2], **SPREAD) as cluster:
         there = runs.on(cluster.nodes[0].machine, **cluster.environment)

@@ -1,12 +1,10 @@
 """Gemma 3 270M, a published model, trains by GRPO; a run that was killed in the middle ends with the same weights."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from small_runs import Runs, training_records
-from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -29,14 +27,9 @@ def test_a_killed_run_of_a_published_model_repeats(
 ) -> None:
     runs = Runs(tmp_path, prefect_api)
     everything = [*words, *changed, f"run_root={runs.root}"]
-    undisturbed = runs.start(*everything, "run_id=undisturbed")
-    output = finish(undisturbed)
-    assert undisturbed.returncode == 0, output[-4000:]
+    runs.end(runs.start(*everything, "run_id=undisturbed"))
     killed = runs.start(*everything, "run_id=killed")
-    checkpoint = runs.root / "killed" / "checkpoints" / "iteration-000001"
-    deadline = time.monotonic() + 600
-    while not checkpoint.exists() and killed.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    runs.wait_for_commit("killed", killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
     runs.assert_nothing_runs(seconds=30)

@@ -52,7 +52,7 @@ class Machine:
         return _processes(self.name)
 
     def lose_power(self) -> None:
-        """End the machine's connections without a farewell, and kill its processes."""
+        """Cut the machine off without closing its connections, and kill its processes."""
         configure("-netns", self.name, "link", "set", "eth", "down")
         _end(self.name)
 

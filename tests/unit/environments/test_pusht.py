@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
+from expert_episodes import Env, play
 
 from embodyflow.environments.pusht.shape import AGENT_RADIUS, TARGET, contacts, corners, distance
 
@@ -15,19 +16,8 @@ CONFIGURED = Path(__file__).parents[3] / "configs/env/reach_lift_pusht.yaml"
 needs_package = pytest.mark.skipif(importlib.util.find_spec("gym_pusht") is None, reason="needs the extra pusht")
 
 
-def make(split: str = "demo", max_steps: int = 300, **kwargs: float) -> gym.Env[dict[str, np.ndarray], np.ndarray]:
+def make(split: str = "demo", max_steps: int = 300, **kwargs: float) -> Env:
     return gym.make(ID, task="push_t", split=split, max_steps=max_steps, **kwargs)
-
-
-def play(env: gym.Env[dict[str, np.ndarray], np.ndarray], goal: int) -> tuple[np.ndarray, bool]:
-    """Let the expert play an episode; return its states and whether it succeeds."""
-    observation, _ = env.reset(options={"goal": goal})
-    states, over, info = [observation["state"]], False, {}
-    while not over:
-        observation, _, terminated, truncated, info = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
-        states.append(observation["state"])
-        over = terminated or truncated
-    return np.stack(states), bool(info["success"])
 
 
 @needs_package

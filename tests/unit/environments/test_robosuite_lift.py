@@ -8,25 +8,15 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from expert_episodes import Env, play
 
 # An import would load robosuite's renderer.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra libero")
 ID = "envs:embodyflow/Lift-v0"
 
 
-def make(split: str = "demo", max_steps: int = 60) -> gym.Env[dict[str, np.ndarray], np.ndarray]:
+def make(split: str = "demo", max_steps: int = 60) -> Env:
     return gym.make(ID, task="lift", split=split, max_steps=max_steps)
-
-
-def play(env: gym.Env[dict[str, np.ndarray], np.ndarray], goal: int) -> tuple[np.ndarray, bool]:
-    """Let the expert play an episode; return its states and whether it succeeds."""
-    observation, _ = env.reset(options={"goal": goal})
-    states, over, info = [observation["state"]], False, {}
-    while not over:
-        observation, _, terminated, truncated, info = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
-        states.append(observation["state"])
-        over = terminated or truncated
-    return np.stack(states), bool(info["success"])
 
 
 def test_the_expert_lifts_the_cube_and_episodes_are_restored() -> None:
