@@ -324,9 +324,9 @@ class Session:
         merged = merge_metrics(await call_buffers(self._buffers, "metrics"))
         return {f"perf/{name}": metric for name, metric in merged.items()}
 
-    async def free(self, prefix: str) -> None:
-        """Free every shard whose id starts with ``prefix``."""
-        await call_buffers(self._buffers, "free", prefix)
+    async def free(self, *prefixes: str) -> None:
+        """Free every shard whose id starts with one of ``prefixes``."""
+        await call_buffers(self._buffers, "free", *prefixes)
 
     def close(self) -> None:
         """Kill every process of the run."""

@@ -94,9 +94,9 @@ class Buffer:
         self._bytes_sent += sum(column.nbytes for table in tables for column in table.values())
         return tables
 
-    async def free(self, prefix: str) -> int:
-        """Drop every shard whose id starts with ``prefix``; return their number."""
-        return self._store.free(prefix)
+    async def free(self, *prefixes: str) -> int:
+        """Drop every shard whose id starts with one of ``prefixes``; return their number."""
+        return self._store.free(*prefixes)
 
     async def num_shards(self) -> int:
         """Return the number of shards."""

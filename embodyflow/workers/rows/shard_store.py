@@ -116,9 +116,9 @@ class ShardStore:
         """
         return self._shards[shard_id].location
 
-    def free(self, prefix: str) -> int:
-        """Drop every shard whose id starts with ``prefix``; return their number."""
-        doomed = [shard_id for shard_id in self._shards if shard_id.startswith(prefix)]
+    def free(self, *prefixes: str) -> int:
+        """Drop every shard whose id starts with one of ``prefixes``; return their number."""
+        doomed = [shard_id for shard_id in self._shards if shard_id.startswith(prefixes)]
         for shard_id in doomed:
             self._retire(self._shards.pop(shard_id))
         return len(doomed)

@@ -131,7 +131,7 @@ class Ranks:
     async def restore(self, folder: Path) -> None:
         self.state = {name: json.loads((folder / name / "0").read_text()) for name in self.state}
 
-    async def free(self, prefix: str) -> None:
+    async def free(self, *prefixes: str) -> None:
         await asyncio.sleep(0)
 
 

@@ -108,8 +108,8 @@ class GroupRanks(Ranks):
             groups, shards=(ShardRef(f"{work.iteration}/rollout/0", "here", len(texts)),), digests=(digest_of(rows),)
         )
 
-    async def free(self, prefix: str) -> None:
-        self._rows = {shard: row for shard, row in self._rows.items() if not shard.startswith(prefix)}
+    async def free(self, *prefixes: str) -> None:
+        self._rows = {shard: row for shard, row in self._rows.items() if not shard.startswith(prefixes)}
 
 
 def seeds_of(ticket: Ticket) -> range:

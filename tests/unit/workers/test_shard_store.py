@@ -90,10 +90,11 @@ def test_a_repeated_node_replaces_its_shard(store: ShardStore) -> None:
     assert len(store) == 1
 
 
-def test_a_prefix_frees_one_iteration_and_an_unknown_shard_is_named(store: ShardStore) -> None:
-    for shard_id in ("1/a/0", "1/b/0", "10/a/0"):
+def test_prefixes_free_iterations_and_an_unknown_shard_is_named(store: ShardStore) -> None:
+    for shard_id in ("1/a/0", "1/b/0", "10/a/0", "3/a/0", "4/a/0"):
         put(store, shard_id, 1, num_rows=2048)
-    assert store.free("1/") == 2 and len(store) == 1
+    assert store.free("1/") == 2 and len(store) == 3
+    assert store.free() == 0 and store.free("3/", "4/") == 2 and len(store) == 1
     with pytest.raises(KeyError, match="1/a/0"):
         store.locate("1/a/0")
 

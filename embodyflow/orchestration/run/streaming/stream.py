@@ -235,7 +235,7 @@ class Stream:
         for ticket in tickets:
             self._plays.pop(ticket, None)
             self._swaps.pop(ticket, None)
-            await self._session.free(f"{STREAM}/{self._node_id}/{ticket.name}")
+        await self._session.free(*(f"{STREAM}/{self._node_id}/{ticket.name}" for ticket in tickets))
         if trained is not None:
             await asyncio.to_thread(self._groups.drop, self._node_id, [ticket.group for ticket in trained.groups])
 
