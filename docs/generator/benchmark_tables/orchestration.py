@@ -1,9 +1,10 @@
 """Tables of the control plane and the data plane."""
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
-from docs.generator.benchmark_tables.results import percent, read
+from docs.generator.benchmark_tables.results import machine, percent, read
 from docs.generator.markdown import code, table
 
 
@@ -36,6 +37,22 @@ def tracing() -> str:
     ways = {"off": "without a trace", "on": "with `tracking.trace=true`"}
     rows = [(name, f"{found[f'microseconds_per_span_{way}']:g} µs") for way, name in ways.items()]
     return table(("A span", "Time"), rows)
+
+
+def evaluations() -> str:
+    """Return what evaluations cost training, by where they run."""
+    report = read("evaluation_beside")
+    rows = [
+        (
+            each["arm"],
+            f"{median(each['seconds_per_iteration']):.2f} s",
+            f"**{percent(each['cost'])}**",
+            ", ".join(percent(cost) for cost in sorted(each["costs"])),
+        )
+        for each in report["comparisons"][1:]
+    ]
+    header = ("Evaluated", "An iteration and its waits", "Cost, median", "Cost of each round")
+    return f"{table(header, rows)}\n\nOn {machine(report)}."
 
 
 def durability() -> str:
@@ -134,6 +151,7 @@ TABLES = (
     planning,
     orchestration,
     tracing,
+    evaluations,
     forecasts,
     durability,
 )
