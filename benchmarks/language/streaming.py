@@ -32,10 +32,15 @@ STREAMED_ARMS = {
     "streaming first ready, four ahead": ["rollout.max_staleness=4", "rollout.order=first_ready", *STREAMING],
     "streaming first ready, eight ahead": ["rollout.max_staleness=8", "rollout.order=first_ready", *STREAMING],
 }
-ARMS = {SYNCHRONOUS: [], "one ahead": ["rollout.max_staleness=1", *AHEAD], **STREAMED_ARMS}
-TINY = [
+TWO_AHEAD = "streaming first ready, two ahead"
+ARMS = {
+    SYNCHRONOUS: [],
+    "one ahead": ["rollout.max_staleness=1", *AHEAD],
+    **STREAMED_ARMS,
+    f"{TWO_AHEAD}, interpolated": [*STREAMED_ARMS[TWO_AHEAD], "algorithm.old_log_probs=interpolated"],
+}
+COMMON = [
     *("warm_start=null", "rollout.num_workers=1", "iterations=12"),
-    *("policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.intermediate_size=64"),
     *("trainer.num_minibatches=1", "trainer.schedule.name=constant", "filter.drop_uniform=false"),
     "evaluation.num_prompts=4",
 ]
@@ -46,13 +51,17 @@ JOBS = {
             *("rollout.agent.workflow=benchmarks.language.long_tails:Waiter", "rollout.agent.max_turns=3"),
             *("rollout.agent.tools=[benchmarks.language.long_tails:wait]", "rollout.agent.max_turn_tokens=4"),
             *("rollout.num_groups=8", "rollout.group_size=4", "rollout.max_response_tokens=110"),
+            *("policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=2"),
+            "policy.scratch.intermediate_size=64",
         ],
     ),
     "responses": (
         "math",
         [
-            *("rollout.num_groups=32", "rollout.group_size=8"),
+            *("rollout.num_groups=16", "rollout.group_size=8"),
             *("rollout.max_response_tokens=400", "policy.scratch.max_position_embeddings=512"),
+            *("policy.scratch.hidden_size=256", "policy.scratch.num_hidden_layers=6"),
+            "policy.scratch.intermediate_size=768",
         ],
     ),
 }
@@ -115,7 +124,7 @@ def measure(job: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the arms of a job; return their speeds."""
     experiment, words = JOBS[job]
     arms = {arm: (ARMS[arm], range(arguments.rounds)) for arm in arguments.arms}
-    words = [*TINY, *words, *arguments.words]
+    words = [*COMMON, *words, *arguments.words]
     speeds = take_turns(arms, arguments.folder / job, words, experiment, samples_per_second)
     return {"job": job, "words": words, "arms": compare(speeds)}
 
