@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from network import Machine, Network
+from slow_link import Quality
 from support_path import SUPPORT_PATH
 
 from embodyflow.orchestration.server.settings import NO_TELEMETRY
@@ -80,12 +81,24 @@ class RayMachines:
         """Environment variables that connect a run to the cluster."""
         return self._secret | {"RAY_ADDRESS": self.address, "PYTHONPATH": SUPPORT_PATH}
 
-    def add(self, num_cpus: int) -> RayNode:
-        """Start a node on a further machine, the first as the head; return when it is up."""
-        node = RayNode(self._network.add_machine())
+    def add(self, num_cpus: int, quality: Quality | None = None) -> RayNode:
+        """Start a node on a further machine, the first as the head; return when it is up.
+
+        Args:
+            num_cpus: CPUs of the node.
+            quality: Quality of the machine's link, which is perfect by default.
+        """
+        node = RayNode(self._network.add_machine(quality))
         self.nodes.append(node)
         self._start(node, num_cpus)
         return node
+
+    def replace(self, index: int, num_cpus: int) -> None:
+        """Put another machine with the same address in the place of a node's, and start a node on it."""
+        lost = self.nodes[index]
+        self.nodes[index] = RayNode(self._network.replace(lost.machine))
+        shutil.rmtree(lost.folder, ignore_errors=True)
+        self._start(self.nodes[index], num_cpus)
 
     def _start(self, node: RayNode, num_cpus: int) -> None:
         address = node.machine.address
