@@ -74,6 +74,7 @@ class SlowLink:
     """
 
     def __init__(self, ends: tuple[str, str], quality: Quality) -> None:
+        self._counts: Counts | None = None
         cards = list[int]()
         try:
             for name in ends:
@@ -88,7 +89,7 @@ class SlowLink:
 
     def close(self) -> Counts:
         """Remove the cards; return what the link did. Another call returns the same."""
-        if self._process.stdout and not self._process.stdout.closed:
+        if self._counts is None:
             self._counts = Counts(**json.loads(self._process.communicate(timeout=20)[0]))
         return self._counts
 
