@@ -34,7 +34,7 @@ def test_a_run_goes_on_with_a_head_that_takes_over(
     network: Network, runs: Runs, tmp_path: Path, state: dict[str, str], cpus: Sequence[int]
 ) -> None:
     run_id = tmp_path.name
-    with ray_machines(tmp_path, network, cpus, **SPREAD, **state) as cluster:
+    with ray_machines(tmp_path, network, cpus, state, **SPREAD) as cluster:
         there = runs.on(cluster.nodes[1].machine, **cluster.environment)
         process = there.begin(run_id, *TWO_OF_EACH, "cluster.head_timeout=50")
         there.wait_for_commit(run_id, process)
