@@ -85,18 +85,21 @@ async def _until_lost(head: str, head_timeout: float, watch: ClusterWatch) -> st
         head_timeout: Seconds that it may be gone.
         watch: Receives what each check sees.
     """
-    looking = in_thread(_look)
+    looking = None
     try:
         while await _is_head_up(head, head_timeout):
-            await asyncio.sleep(CHECK_SECONDS)
+            looking = looking or in_thread(_look)
+            await asyncio.wait([looking], timeout=CHECK_SECONDS)
             if looking.done():
                 is_alive, watch.draining = looking.result()
                 if not is_alive:
                     return "no node of the Ray cluster is alive"
-                looking = in_thread(_look)
+                looking = None
+                await asyncio.sleep(CHECK_SECONDS)
     except asyncio.CancelledError:
         # A call that came after ``ray.shutdown`` would start a new cluster.
-        await asyncio.wait([looking], timeout=CHECK_SECONDS)
+        if looking is not None:
+            await asyncio.wait([looking], timeout=CHECK_SECONDS)
         raise
     return f"the head of the Ray cluster at {head} is gone"
 
