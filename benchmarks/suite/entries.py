@@ -200,6 +200,7 @@ LEFT_OUT = {
     "robots.slow_environments": _OWN,
     "robots.slow_libero": _PART,
     "robots.slow_steps": _PART,
+    "operations.slow_link": "it compares links between our own machines; no peer runs in it",
     "operations.soak": _FAULTS,
     "robots.srpo": _LEARNING,
     "language.staleness": _OWN,

@@ -19,6 +19,8 @@ class ClusterConfig(Config):
         gpus_per_worker: GPUs that each worker reserves in Ray; a fraction below 1 shares a GPU between workers.
         start_timeout: Seconds that workers may take to start.
         node_timeout: Seconds that one node of the graph may take.
+        head_timeout: Seconds that the head of the Ray cluster may be gone before the run ends. A large number makes
+            sense where another head takes over its state.
         max_recoveries: Retries of the same step of a run after parts of the cluster failed.
         buffer: Buffer of each Ray node.
     """
@@ -29,6 +31,7 @@ class ClusterConfig(Config):
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     start_timeout: PositiveFloat = 120.0
     node_timeout: PositiveFloat = 600.0
+    head_timeout: PositiveFloat = 6.0
     max_recoveries: Annotated[int, Field(ge=0, strict=True)] = 5
     buffer: BufferConfig = BufferConfig()
 

@@ -1,6 +1,8 @@
 """A watch on a Ray cluster, which ends what waits for it once the last node or the head is gone."""
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ CHECK_SECONDS = 2.0
 """Interval between two checks, and time for the head to accept a connection. Ray notices a dead node after 15 s."""
 
 NUM_CHECKS = 3
-"""Checks in a row that miss the head before it counts as gone. It may be restarting, or this process may be stalled."""
+"""Checks in a row that at least miss the head before it counts as gone: this process may have been stalled."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -40,13 +44,14 @@ def draining_nodes() -> frozenset[str]:
 
 
 @asynccontextmanager
-async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[ClusterWatch]:
+async def while_cluster_lives(what_to_do: Callable[[], str], head_timeout: float) -> AsyncIterator[ClusterWatch]:
     """Cancel the block once the Ray cluster of this process has no live node, or its head is gone; yield the watch.
 
     Ray itself waits for new nodes. It waits 60 s for its head, then aborts the process without a word to the user.
 
     Args:
         what_to_do: Function that returns the end of the error's message.
+        head_timeout: Seconds that the head may be gone.
 
     Raises:
         ClusterLostError: The cluster is lost. The error of the block is its cause.
@@ -59,7 +64,7 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[Cl
                 if not done.cancelled():
                     limit.reschedule(0.0)
 
-            watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address, watch))
+            watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address, head_timeout, watch))
             watching.add_done_callback(end_block)
             try:
                 yield watch
@@ -72,25 +77,29 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[Cl
         raise ClusterLostError(f"{watching.result()}; {what_to_do()}") from error
 
 
-async def _until_lost(head: str, watch: ClusterWatch) -> str:
+async def _until_lost(head: str, head_timeout: float, watch: ClusterWatch) -> str:
     """Wait until the cluster is lost; return what is lost.
 
     Args:
         head: Address of the head, ``<host>:<port>``.
+        head_timeout: Seconds that it may be gone.
         watch: Receives what each check sees.
     """
-    looking = in_thread(_look)
+    looking = None
     try:
-        while await _is_head_up(head):
-            await asyncio.sleep(CHECK_SECONDS)
+        while await _is_head_up(head, head_timeout):
+            looking = looking or in_thread(_look)
+            await asyncio.wait([looking], timeout=CHECK_SECONDS)
             if looking.done():
                 is_alive, watch.draining = looking.result()
                 if not is_alive:
                     return "no node of the Ray cluster is alive"
-                looking = in_thread(_look)
+                looking = None
+                await asyncio.sleep(CHECK_SECONDS)
     except asyncio.CancelledError:
         # A call that came after ``ray.shutdown`` would start a new cluster.
-        await asyncio.wait([looking], timeout=CHECK_SECONDS)
+        if looking is not None:
+            await asyncio.wait([looking], timeout=CHECK_SECONDS)
         raise
     return f"the head of the Ray cluster at {head} is gone"
 
@@ -99,20 +108,30 @@ def _look() -> tuple[bool, frozenset[str]]:
     return has_live_node(), draining_nodes()
 
 
-async def _is_head_up(head: str) -> bool:
-    """Return True if the head accepts a connection in one of several attempts.
+async def _is_head_up(head: str, seconds: float) -> bool:
+    """Return True if the head accepts a connection, also after some attempts within so many seconds.
 
     The kernel accepts it for a head that is too busy to answer.
     """
+    began, num_missed = time.monotonic(), 0
+    while not await _accepts(head):
+        num_missed += 1
+        if num_missed >= NUM_CHECKS and time.monotonic() - began >= seconds:
+            return False
+        if num_missed == NUM_CHECKS:
+            _logger.warning("the head of the Ray cluster at %s is gone; the run waits for %g s", head, seconds)
+        await asyncio.sleep(CHECK_SECONDS)
+    if num_missed >= NUM_CHECKS:
+        _logger.warning("the head of the Ray cluster at %s is back after %.0f s", head, time.monotonic() - began)
+    return True
+
+
+async def _accepts(head: str) -> bool:
     host, _, port = head.rpartition(":")
-    for attempt in range(NUM_CHECKS):
-        if attempt:
-            await asyncio.sleep(CHECK_SECONDS)
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except OSError:  # also a timeout
-            continue
-        writer.close()
-        return True
-    return False
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except OSError:  # also a timeout
+        return False
+    writer.close()
+    return True

@@ -107,6 +107,18 @@ def full_database() -> str:
     return table(("Page", "Requests", "Slowest request", "Its time"), rows)
 
 
+def slow_link() -> str:
+    """Return the seconds of an iteration on one machine, and on two with a fast and a slow link between them."""
+    rows = []
+    for each in read("slow_link")["comparisons"]:
+        parts = (each[f"{part}_seconds"] for part in ("iteration", "wait_for_rollout", "train_actor", "commit"))
+        lost = f"{each['lost']:,} of {each['packets']:,}" if each["packets"] else "–"
+        same = "yes" if each["same_weights"] else "**no**"
+        rows.append((f"{each['ranks']}", each["cluster"], *(f"{part:.2f} s" for part in parts), lost, same))
+    header = ("Ranks", "Machines", "Iteration", "Wait for rollouts", "Train", "Commit", "Packets lost")
+    return table((*header, "Same weights"), rows)
+
+
 TABLES = (
     faults,
     evictions,
@@ -114,4 +126,5 @@ TABLES = (
     false_alarms,
     growth,
     full_database,
+    slow_link,
 )

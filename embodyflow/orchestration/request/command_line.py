@@ -1,6 +1,7 @@
 """``python -m flows.<name> key=value …``: run a flow from the command line, without starting a server first."""
 
 import asyncio
+import atexit
 import gc
 import logging
 import os
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from prefect import Flow, get_client
@@ -71,11 +72,22 @@ def main(flow: Flow[..., Any]) -> None:
     except ConfigError as error:  # only the cluster can detect some mistakes, such as too few GPUs
         print(error, file=sys.stderr)
         sys.exit(2)
-    except (StorageError, ClusterLostError, InfrastructureError) as error:
+    except ClusterLostError as error:
+        print(error, file=sys.stderr)
+        _exit_without_destructors(1)
+    except (StorageError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
+
+
+def _exit_without_destructors(code: int) -> NoReturn:
+    """Run the exit handlers and exit. Ray's destructors crash while its threads still wait for a lost head."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_flow(

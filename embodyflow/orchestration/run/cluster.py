@@ -1,5 +1,6 @@
 """The Ray cluster of a run: the user's, or one that lives as long as the run."""
 
+import atexit
 import logging
 import os
 import secrets
@@ -15,7 +16,7 @@ from ray._private import ray_constants
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, without stubs
 
 from embodyflow.config import RunConfig
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ClusterLostError, ConfigError
 from embodyflow.process.ports import answers
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
@@ -24,6 +25,15 @@ from embodyflow.workers.gpu_sharing import check_own_gpus
 
 _RESTART_SECONDS = 30.0
 """Time that a head node which is starting again has until it answers."""
+
+_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Variable with the seconds after which Ray ends a process whose head is gone."""
+
+_DEFAULT_LIMIT = 60.0
+"""Its value where it is not set."""
+
+_DISCONNECT_SECONDS = 5.0
+"""Time that Ray has to close the connection to a cluster that is lost."""
 
 
 @contextmanager
@@ -35,11 +45,13 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     closes or this process dies, even by SIGKILL.
 
     Raises:
-        ConfigError: Nothing answers at ``RAY_ADDRESS``; or it is not set, and this machine lacks GPUs that the workers
-            need.
+        ConfigError: Nothing answers at ``RAY_ADDRESS``; or Ray would end this process before ``cluster.head_timeout``;
+            or the variable is not set, and this machine lacks GPUs that the workers need.
     """
     address = os.environ.get("RAY_ADDRESS")
-    if not address:
+    if address:
+        _check_head_timeout(config.cluster.head_timeout)
+    else:
         check_own_gpus(config)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {
@@ -49,6 +61,15 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     }
     with _connected(address, options) if address else _local(options):
         yield
+
+
+def _check_head_timeout(seconds: float) -> None:
+    limit = float(os.environ.get(_LIMIT, _DEFAULT_LIMIT))
+    if seconds >= limit:
+        raise ConfigError(
+            f"cluster.head_timeout={seconds:g}: Ray ends a process whose head is gone for {limit:g} s; "
+            f"allowed is less, or set {_LIMIT} to more for this command and on all nodes"
+        )
 
 
 @contextmanager
@@ -62,11 +83,27 @@ def _connected(address: str, options: dict[str, Any]) -> Iterator[None]:
                 "for this run"
             )
         time.sleep(0.5)
+    disconnect = ray.shutdown
     try:
         _init({"address": address, **options})
         yield
+    except ClusterLostError:
+        disconnect = _disconnect_from_lost
+        raise
     finally:
-        ray.shutdown()
+        disconnect()
+
+
+def _disconnect_from_lost() -> None:
+    """Close the connection to a lost cluster, or leave that to the end of this process.
+
+    Ray waits for minutes for a head whose machine has lost its power or its network, and would wait again at exit.
+    """
+    closing = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
+    closing.start()
+    closing.join(_DISCONNECT_SECONDS)
+    if closing.is_alive():
+        atexit.unregister(ray.shutdown)
 
 
 @contextmanager

@@ -56,7 +56,8 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
         iteration_runs(iteration) as iterations,
     ):
         with traced(folder, config), ray_cluster(config):
-            async with while_cluster_lives(partial(_after_loss, folder)) as cluster, open_session(config) as session:
+            watch = while_cluster_lives(partial(_after_loss, folder), config.cluster.head_timeout)
+            async with watch as cluster, open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
                     turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)

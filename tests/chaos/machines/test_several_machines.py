@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pytest
+import slow_link
 from network import Network
 from ray_machines import SPREAD, TWO_OF_EACH, RayMachines, ray_machines
+from slow_link import Quality
 from small_runs import Runs
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+SLOW = Quality(seconds=0.025, loss=0.01, seed=1)
+"""A round trip of 50 ms, and one packet of a hundred is lost in each direction."""
 
 
 def run_on(cluster: RayMachines, runs: Runs, run_id: str) -> list[set[str]]:
@@ -26,3 +32,16 @@ def test_two_machines_give_the_weights_of_one(network: Network, runs: Runs, tmp_
     assert roles == [{"trainer", "rollout", "buffer", "driver"}, {"trainer", "rollout", "buffer"}]
     runs.assert_same_training("two", "alone")
     assert sum(record.get("perf/buffer/bytes_sent", 0.0) for record in runs.records("two")) > 0
+
+
+def test_two_machines_with_a_slow_link_between_them_give_the_weights_of_one(
+    network: Network, runs: Runs, tmp_path: Path
+) -> None:
+    if why := slow_link.missing():
+        pytest.skip(why)
+    with ray_machines(tmp_path, network, [2], **SPREAD) as cluster:
+        link = cluster.add(2, SLOW).machine.link
+        roles = run_on(cluster, runs, "slow")
+    assert roles[1] == {"trainer", "rollout", "buffer"}
+    assert link is not None and link.close().lost > 0
+    runs.assert_same_training("slow", "alone")

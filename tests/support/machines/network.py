@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from slow_link import Quality, SlowLink
 
 NAMESPACES = Path("/run/netns")
 
@@ -38,10 +39,14 @@ class Machine:
     Args:
         name: Name of the namespace.
         address: Its address on the network.
+
+    Attributes:
+        link: What connects it to the others, if that is slow.
     """
 
     def __init__(self, name: str, address: str) -> None:
         self.name, self.address = name, address
+        self.link: SlowLink | None = None
 
     def command(self, *words: str) -> list[str]:
         """Return the words that run a command on the machine."""
@@ -69,26 +74,49 @@ class Network:
         # Processes that test at the same time have networks of their own.
         self._subnet = f"10.{128 + (pid >> 8) % 64}.{pid % 256}"
         self._numbers = itertools.count(2)
+        self._machines: list[Machine] = []
         self.address = f"{self._subnet}.1"
 
-    def add_machine(self) -> Machine:
-        """Connect another machine."""
-        number = next(self._numbers)
+    def add_machine(self, quality: Quality | None = None) -> Machine:
+        """Connect another machine, by a link of some quality instead of a perfect one."""
+        return self._add(next(self._numbers), quality)
+
+    def replace(self, machine: Machine) -> Machine:
+        """Kill all processes on a machine, and connect another one that has its address."""
+        self.remove_machine(machine)
+        return self._add(int(machine.name.rpartition("-")[2]), None)
+
+    def _add(self, number: int, quality: Quality | None) -> Machine:
         machine = Machine(f"{self._mark}-{number}", f"{self._subnet}.{number}")
         configure("netns", "add", machine.name)
+        self._machines.append(machine)
         configure("-netns", machine.name, "link", "set", "lo", "up")
-        self._connect(machine, number)
+        self._connect(machine, number, quality)
         # It leads nowhere. Ray finds a machine's address by its route to the internet.
         configure("-netns", machine.name, "route", "add", "default", "dev", "eth")
         return machine
 
     def remove_machine(self, machine: Machine) -> None:
         """Kill all processes on a machine and remove it."""
+        self._machines.remove(machine)
+        if machine.link:
+            machine.link.close()
+        else:  # its end here would stay for a moment after the namespace
+            configure("link", "delete", self._card(machine))
         _remove_namespace(machine.name)
 
-    def _connect(self, machine: Machine, number: int) -> None:
-        near = f"{self._mark}v{number}"
-        configure("link", "add", near, "type", "veth", "peer", "name", "eth", "netns", machine.name)
+    def _card(self, machine: Machine) -> str:
+        """Return the name of the end of a machine's link at the bridge."""
+        return machine.name.replace("-", "v")
+
+    def _connect(self, machine: Machine, number: int, quality: Quality | None) -> None:
+        near = self._card(machine)
+        if quality is None:
+            configure("link", "add", near, "type", "veth", "peer", "name", "eth", "netns", machine.name)
+        else:
+            far = f"{self._mark}w{number}"
+            machine.link = SlowLink((near, far), quality)
+            configure("link", "set", far, "netns", machine.name, "name", "eth")
         configure("link", "set", near, "master", self._mark, "up")
         configure("-netns", machine.name, "address", "add", f"{machine.address}/24", "dev", "eth")
         configure("-netns", machine.name, "link", "set", "eth", "up")
@@ -101,6 +129,8 @@ class Network:
 
     def close(self) -> None:
         """Kill all processes on the machines, and remove machines and bridge."""
+        for machine in [*self._machines]:
+            self.remove_machine(machine)
         _remove(self._mark)
 
 

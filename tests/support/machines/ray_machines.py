@@ -7,13 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from network import Machine, Network
+from slow_link import Quality
 from support_path import SUPPORT_PATH
 
 from embodyflow.orchestration.server.settings import NO_TELEMETRY
@@ -55,14 +57,15 @@ class RayMachines:
     Args:
         folder: Folder for logs.
         network: Network of the machines.
+        of_head: Further environment variables of the head.
         settings: Further environment variables of all nodes.
 
     Attributes:
         nodes: Nodes so far, the head first.
     """
 
-    def __init__(self, folder: Path, network: Network, **settings: str) -> None:
-        self._folder, self._network = folder, network
+    def __init__(self, folder: Path, network: Network, of_head: Mapping[str, str], **settings: str) -> None:
+        self._folder, self._network, self._of_head = folder, network, of_head
         (folder / "token").write_text("0123456789abcdef" * 4)
         secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token")}
         self._env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -80,15 +83,27 @@ class RayMachines:
         """Environment variables that connect a run to the cluster."""
         return self._secret | {"RAY_ADDRESS": self.address, "PYTHONPATH": SUPPORT_PATH}
 
-    def add(self, num_cpus: int) -> RayNode:
-        """Start a node on a further machine, the first as the head; return when it is up."""
-        node = RayNode(self._network.add_machine())
+    def add(self, num_cpus: int, quality: Quality | None = None) -> RayNode:
+        """Start a node on a further machine, the first as the head; return when it is up.
+
+        Args:
+            num_cpus: CPUs of the node.
+            quality: Quality of the machine's link, which is perfect by default.
+        """
+        node = RayNode(self._network.add_machine(quality))
         self.nodes.append(node)
         self._start(node, num_cpus)
         return node
 
+    def replace(self, index: int, num_cpus: int) -> None:
+        """Put another machine with the same address in the place of a node's, and start a node on it."""
+        lost = self.nodes[index]
+        self.nodes[index] = RayNode(self._network.replace(lost.machine))
+        shutil.rmtree(lost.folder, ignore_errors=True)
+        self._start(self.nodes[index], num_cpus)
+
     def _start(self, node: RayNode, num_cpus: int) -> None:
-        address = node.machine.address
+        address, env = node.machine.address, self._env | self._of_head
         role = [
             "--head",
             f"--port={PORT}",
@@ -97,7 +112,7 @@ class RayMachines:
             "--ray-client-server-port=10001",
         ]
         if node is not self.nodes[0]:
-            role = [f"--address={self.address}"]
+            role, env = [f"--address={self.address}"], self._env
         words = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role),
             *(f"--node-ip-address={address}", f"--num-cpus={num_cpus}", f"--temp-dir={node.folder}"),
@@ -106,7 +121,7 @@ class RayMachines:
         log = self._folder / f"ray-{address}.log"
         # With it, Ray takes other machines' processes, which it sees here, for a head that already runs.
         Path(node.folder, "ray_current_cluster").unlink(missing_ok=True)
-        node.process = start_process(node.machine.command(*words), log=log, env=self._env, cwd=self._folder)
+        node.process = start_process(node.machine.command(*words), log=log, env=env, cwd=self._folder)
         deadline = time.monotonic() + START_SECONDS
         while "Ray runtime started" not in log.read_text():
             has_ended = node.process.status() == psutil.STATUS_ZOMBIE
@@ -144,9 +159,15 @@ class RayMachines:
 
 
 @contextmanager
-def ray_machines(folder: Path, network: Network, cpus: Sequence[int], **settings: str) -> Iterator[RayMachines]:
+def ray_machines(
+    folder: Path,
+    network: Network,
+    cpus: Sequence[int],
+    of_head: Mapping[str, str] = MappingProxyType({}),
+    **settings: str,
+) -> Iterator[RayMachines]:
     """Run a cluster with so many CPUs on each node, the head first; its machines are gone at the end."""
-    cluster = RayMachines(folder, network, **settings)
+    cluster = RayMachines(folder, network, of_head, **settings)
     try:
         for num_cpus in cpus:
             cluster.add(num_cpus)

@@ -77,7 +77,7 @@ class Runs:
     """
 
     def __init__(self, folder: Path, api_url: str | None = None) -> None:
-        self.root, self._prefix = folder / "runs", list[str]()
+        self.root, self._python = folder / "runs", [sys.executable, "-m"]
         self.env = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "EMBODYFLOW_TEST": str(folder)}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
@@ -93,7 +93,8 @@ class Runs:
     def on(self, machine: Machine, **env: str) -> "Runs":
         """Return runs in the same folder that start on another machine, with these environment variables."""
         other = copy.copy(self)
-        other._prefix, other.env = machine.command(), self.env | env
+        other._python = machine.command(sys.executable, "-m", "on_own_node", machine.address)
+        other.env = self.env | env
         return other
 
     def begin(self, run_id: str, *words: str) -> subprocess.Popen[str]:
@@ -108,7 +109,7 @@ class Runs:
 
     def start(self, *words: str, flow: str = "grpo", process_group: int | None = None) -> subprocess.Popen[str]:
         """Start a run; with ``process_group=0`` it leads a process group, as a command in a terminal does."""
-        command = [*self._prefix, sys.executable, "-m", f"flows.{flow}", *words]
+        command = [*self._python, f"flows.{flow}", *words]
         return subprocess.Popen(
             command,
             cwd=ROOT,

@@ -16,7 +16,7 @@ from embodyflow.errors import ClusterLostError
 from embodyflow.workers import ray_nodes
 from embodyflow.workers.ray_nodes import while_cluster_lives
 
-CHECK_SECONDS = 0.05
+CHECK_SECONDS, HEAD_TIMEOUT = 0.05, 0.15
 
 
 class Head:
@@ -63,9 +63,9 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     head.close()
 
 
-async def wait_while_it_lives(then: Callable[[], Any]) -> str:
+async def wait_while_it_lives(then: Callable[[], Any], head_timeout: float = HEAD_TIMEOUT) -> str:
     """Let a few checks pass, change something, and wait for as long as the cluster lives, or for 20 more checks."""
-    async with while_cluster_lives(lambda: "start Ray"):
+    async with while_cluster_lives(lambda: "start Ray", head_timeout):
         await asyncio.sleep(3 * CHECK_SECONDS)
         then()
         await asyncio.sleep(20 * CHECK_SECONDS)
@@ -92,9 +92,20 @@ def test_a_head_that_comes_back_in_time_ends_nothing(head: Head) -> None:
     assert asyncio.run(wait_while_it_lives(restart)) == "survived"
 
 
+def test_the_time_for_a_head_to_come_back_is_the_users(head: Head, caplog: pytest.LogCaptureFixture) -> None:
+    def restart() -> None:
+        head.leave()
+        threading.Timer(10 * CHECK_SECONDS, head.come_back).start()
+
+    assert asyncio.run(wait_while_it_lives(restart, head_timeout=60.0)) == "survived"
+    gone, back = (record.getMessage() for record in caplog.records)
+    assert gone == f"the head of the Ray cluster at {head.address} is gone; the run waits for 60 s"
+    assert back.startswith(f"the head of the Ray cluster at {head.address} is back after ")
+
+
 def test_the_watch_sees_nodes_that_are_drained(head: Head) -> None:
     async def see() -> list[frozenset[str]]:
-        async with while_cluster_lives(lambda: "start Ray") as watch:
+        async with while_cluster_lives(lambda: "start Ray", HEAD_TIMEOUT) as watch:
             before = watch.draining
             head.draining = frozenset({"a node"})
             await asyncio.sleep(10 * CHECK_SECONDS)
@@ -107,7 +118,7 @@ def test_a_lost_cluster_explains_the_errors_that_its_end_causes(head: Head) -> N
     """Prefect may turn the cancellation of a task run into an error of its own."""
 
     async def fail() -> None:
-        async with while_cluster_lives(lambda: "start Ray"):
+        async with while_cluster_lives(lambda: "start Ray", HEAD_TIMEOUT):
             head.leave()
             try:
                 await asyncio.sleep(60)
@@ -149,7 +160,7 @@ def test_nothing_waits_for_a_blocked_call(head: Head) -> None:
     """Neither the block's end, beyond one check, nor the event loop's; ``asyncio.to_thread`` would wait for good."""
 
     async def leave() -> None:
-        async with while_cluster_lives(lambda: "start Ray"):
+        async with while_cluster_lives(lambda: "start Ray", HEAD_TIMEOUT):
             head._back.clear()
             await asyncio.sleep(3 * CHECK_SECONDS)
 

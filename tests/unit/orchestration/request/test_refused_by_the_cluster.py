@@ -75,3 +75,17 @@ def test_an_address_where_nothing_answers_is_one_line(
     message = f"RAY_ADDRESS={address}: nothing answers there; start that cluster, or unset RAY_ADDRESS"
     with pytest.raises(ConfigError, match=message), cluster.ray_cluster(tiny_config()):
         pass
+
+
+def test_a_wait_for_the_head_that_ray_would_cut_short_is_one_line(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RESTART_SECONDS", 0.0)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port(0)}")
+    config = tiny_config("cluster.head_timeout=100")
+    with pytest.raises(ConfigError, match=r"^cluster\.head_timeout=100: Ray ends .* 60 s") as refused:
+        cluster.ray_cluster(config).__enter__()
+    [variable] = [word for word in str(refused.value).split() if word.startswith("RAY_")]
+    monkeypatch.setenv(variable, "120")
+    with pytest.raises(ConfigError, match="nothing answers there"):
+        cluster.ray_cluster(config).__enter__()
