@@ -165,10 +165,11 @@ def test_a_slow_episode_holds_up_no_sibling(
     new_player: NewPlayer, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sibling ends, and other groups go on in the environment of that."""
+    config = tiny_config(*WORDS, "rollout.env_processes=4")  # its check may be what resets an environment first
     others_are_done = threading.Event()
     waits = let_the_first_reset_wait(monkeypatch, others_are_done)
     without_processes(monkeypatch)
-    player = new_player(tiny_config(*WORDS, "rollout.env_processes=4"))
+    player = new_player(config)
     with ThreadPoolExecutor() as threads:
         slow = threads.submit(player.play, call(tmp_path, 0))
         assert waits.wait(60)
