@@ -190,6 +190,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_an_episode_ends_its_siblings(
     new_player: NewPlayer, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = tiny_config(*WORDS, "rollout.env_processes=4")  # its check may be what steps an environment first
     step, fails, steps = MetaWorldEnv.step, threading.Event(), list[int]()
 
     def fail_once(env: MetaWorldEnv, action: Any) -> Any:
@@ -201,7 +202,6 @@ def test_an_error_of_an_episode_ends_its_siblings(
 
     monkeypatch.setattr(MetaWorldEnv, "step", fail_once)
     without_processes(monkeypatch)
-    config = tiny_config(*WORDS, "rollout.env_processes=4")
     player = new_player(config)
     with pytest.raises(EnvError, match="planted"):
         player.play(call(tmp_path, 0))
