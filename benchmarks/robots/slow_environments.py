@@ -48,7 +48,7 @@ JOBS = {
         *("rollout.num_groups=4", "iterations=5"),
     ],
 }
-NUM_ENVS = {"push": 32, "libero": 16}
+NUM_ENVS = {"push": 32, "libero": 8}
 SUCCESS = ("success_rate_before", "success_rate_after", "sampled_success_rate_before", "sampled_success_rate_after")
 RESULTS = ROOT / "benchmarks/results/slow_environments.json"
 
