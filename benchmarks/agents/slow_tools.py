@@ -24,12 +24,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.commands import ROOT
 from benchmarks.language.streaming import ARMS as LANGUAGE_ARMS
-from benchmarks.language.streaming import SYNCHRONOUS, samples_per_second, take_turns
+from benchmarks.language.streaming import SYNCHRONOUS, TWO_AHEAD, samples_per_second, take_turns
 from benchmarks.report import write_report
 from benchmarks.robots.learning import result
 from embodyflow.record.run_folder import RunFolder
 
-TWO_AHEAD = "streaming first ready, two ahead"
 INTERRUPTED = f"{TWO_AHEAD}, interrupted"
 BOUND = "synchronous, no waits"
 ARMS = {

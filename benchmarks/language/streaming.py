@@ -25,14 +25,14 @@ T = TypeVar("T")
 AHEAD = ["algorithm.old_log_probs=proximal"]
 STREAMING = ["rollout.mode=streaming", *AHEAD]
 SYNCHRONOUS = "synchronous"
+TWO_AHEAD = "streaming first ready, two ahead"
 STREAMED_ARMS = {
     "streaming by index, one ahead": ["rollout.max_staleness=1", *STREAMING],
     "streaming first ready, one ahead": ["rollout.max_staleness=1", "rollout.order=first_ready", *STREAMING],
-    "streaming first ready, two ahead": ["rollout.max_staleness=2", "rollout.order=first_ready", *STREAMING],
+    TWO_AHEAD: ["rollout.max_staleness=2", "rollout.order=first_ready", *STREAMING],
     "streaming first ready, four ahead": ["rollout.max_staleness=4", "rollout.order=first_ready", *STREAMING],
     "streaming first ready, eight ahead": ["rollout.max_staleness=8", "rollout.order=first_ready", *STREAMING],
 }
-TWO_AHEAD = "streaming first ready, two ahead"
 ARMS = {
     SYNCHRONOUS: [],
     "one ahead": ["rollout.max_staleness=1", *AHEAD],

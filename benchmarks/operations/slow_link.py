@@ -25,11 +25,10 @@ import slow_link  # noqa: E402
 from network import Network  # noqa: E402
 from prefect_machine import prefect_server_at  # noqa: E402
 from ray_machines import SPREAD, RayMachines, ray_machines  # noqa: E402
-from slow_link import Counts, Quality  # noqa: E402
+from slow_link import SLOW, Counts, Quality  # noqa: E402
 from small_runs import Runs, assert_trained, training_records  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/slow_link.json"
-SLOW = Quality(seconds=0.025, loss=0.01, seed=1)
 CLUSTERS: dict[str, tuple[int, Quality | None] | None] = {
     "one machine": None,
     "two, fast link": (2, None),

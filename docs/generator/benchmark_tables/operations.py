@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docs.generator.benchmark_tables.results import percent, read
+from docs.generator.benchmark_tables.results import machine, percent, read
 from docs.generator.markdown import code, table
 
 
@@ -110,13 +110,14 @@ def full_database() -> str:
 def slow_link() -> str:
     """Return the seconds of an iteration on one machine, and on two with a fast and a slow link between them."""
     rows = []
-    for each in read("slow_link")["comparisons"]:
+    report = read("slow_link")
+    for each in report["comparisons"]:
         parts = (each[f"{part}_seconds"] for part in ("iteration", "wait_for_rollout", "train_actor", "commit"))
         lost = f"{each['lost']:,} of {each['packets']:,}" if each["packets"] else "–"
         same = "yes" if each["same_weights"] else "**no**"
         rows.append((f"{each['ranks']}", each["cluster"], *(f"{part:.2f} s" for part in parts), lost, same))
     header = ("Ranks", "Machines", "Iteration", "Wait for rollouts", "Train", "Commit", "Packets lost")
-    return table((*header, "Same weights"), rows)
+    return f"{table((*header, 'Same weights'), rows)}\n\nOn {machine(report)}."
 
 
 TABLES = (

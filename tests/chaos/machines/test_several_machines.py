@@ -6,14 +6,10 @@ import pytest
 import slow_link
 from network import Network
 from ray_machines import SPREAD, TWO_OF_EACH, RayMachines, ray_machines
-from slow_link import Quality
+from slow_link import SLOW
 from small_runs import Runs
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
-
-
-SLOW = Quality(seconds=0.025, loss=0.01, seed=1)
-"""A round trip of 50 ms, and one packet of a hundred is lost in each direction."""
 
 
 def run_on(cluster: RayMachines, runs: Runs, run_id: str) -> list[set[str]]:

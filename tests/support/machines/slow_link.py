@@ -52,6 +52,10 @@ class Quality:
     seed: int = 0
 
 
+SLOW = Quality(seconds=0.025, loss=0.01, seed=1)
+"""A round trip of 50 ms, and one packet of a hundred is lost in each direction."""
+
+
 @dataclass
 class Counts:
     """Packets of both directions together.
