@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodyflow.algorithms.masked import mean_and_variance
+from embodyflow.algorithms.masked import mean_and_variance, over_rows
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
@@ -43,7 +43,8 @@ def train_actor_critic(
 
 def _explained_variance(batch: Batch, worker: TrainerEngine) -> dict[str, Metric]:
     """Return the share of the returns' variance that the values explain; no metric if the returns do not vary."""
+    sums = over_rows(worker.all_reduce)
     decided, returns = batch["loss_mask"].any(-1), batch["returns"]
-    _, variance = mean_and_variance(returns, decided, worker.all_reduce)
-    _, unexplained = mean_and_variance(returns - batch["values"], decided, worker.all_reduce)
+    _, variance = mean_and_variance(returns, decided, sums)
+    _, unexplained = mean_and_variance(returns - batch["values"], decided, sums)
     return {"critic/explained_variance": last(1.0 - (unexplained / variance).item())} if variance > 0 else {}

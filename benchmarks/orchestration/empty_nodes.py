@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from embodyflow.config import RunConfig
+from embodyflow.data.parts import FullWeights, in_parts
 from embodyflow.types import Batch, NodeOutput
 
 METRICS = {"rollout/success_rate": 0.5, "rollout/reward": 0.5, "policy/entropy": 4.0, "policy/kl_to_reference": 0.0}
@@ -24,9 +25,10 @@ class EmptyEngine:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         pass
 
-    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+    def weights_in_parts(self) -> FullWeights:
         """Return a single weight."""
-        return {"weight": np.zeros(1, np.float32)}
+        weights = {"weight": np.zeros(1, np.float32)}
+        return FullWeights(weights, in_parts(weights))
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return an empty tuple, because there are no weights."""

@@ -78,7 +78,7 @@ ENTRIES = (
         packages=("ray",),
         read=readers.data_plane,
         max_spread=0.3,
-        max_seconds=120,
+        max_seconds=100,
     ),
     Entry(
         script="orchestration.planning",
@@ -119,11 +119,11 @@ ENTRIES = (
     Entry(
         script="control.ppo_control",
         title="PPO with Ray and Prefect, beside Stable-Baselines3",
-        arguments=("--experiment", "half_cheetah", "--iterations", "4", "--seeds", "0", "1"),
+        arguments=("--experiment", "half_cheetah", "--iterations", "4", "--seeds", "0", "1", "2"),
         packages=("stable-baselines3", "ray", "prefect"),
         read=readers.ppo_control,
         max_spread=0.2,
-        max_seconds=185,
+        max_seconds=230,
     ),
     Entry(
         script="control.sac_control",
@@ -141,7 +141,7 @@ ENTRIES = (
         packages=("prefect", "ray"),
         read=readers.orchestration,
         max_spread=0.3,
-        max_seconds=120,
+        max_seconds=95,
     ),
 )
 

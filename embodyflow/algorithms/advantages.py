@@ -16,7 +16,7 @@ from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.credit.agents import AgentRows
 from embodyflow.algorithms.credit.turns import Turns
 from embodyflow.algorithms.groups import Groups
-from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
+from embodyflow.algorithms.masked import AllReduce, one_rank, over_rows, whiten
 from embodyflow.references import resolve
 
 
@@ -259,7 +259,7 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
         advantages = _accumulate(inputs, values, after, _discounts(inputs, config), config.lam)
         returns = advantages + values
     if config.whiten == "batch":
-        advantages = whiten(advantages, inputs.mask, inputs.all_reduce)
+        advantages = whiten(advantages, inputs.mask, over_rows(inputs.all_reduce))
     return advantages, returns
 
 
@@ -312,7 +312,7 @@ def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tup
     """
     zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
     returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), config.gamma, lam=1.0)
-    return whiten(returns, inputs.mask, inputs.all_reduce), returns
+    return whiten(returns, inputs.mask, over_rows(inputs.all_reduce)), returns
 
 
 def reinforce_plus_plus_baseline(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
@@ -323,7 +323,7 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInputs, config: AlgorithmConfi
     """
     groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
     centered = _center(scores, groups)[:, None] * inputs.mask
-    return _same(whiten(centered, inputs.mask, inputs.all_reduce))
+    return _same(whiten(centered, inputs.mask, over_rows(inputs.all_reduce)))
 
 
 def remax(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:

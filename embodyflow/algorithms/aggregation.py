@@ -8,22 +8,23 @@ by the number of ranks.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import Aggregation
-from embodyflow.algorithms.masked import AllReduce, one_rank
+from embodyflow.algorithms.masked import Sums, over_rows
+
+_WHOLE = over_rows()
 
 
 @dataclass(frozen=True)
 class GlobalCounts:
-    """Sizes of a mini-batch over all ranks and micro-batches.
-
-    The counts stay tensors, so that a compiled step can compute them.
+    """Sizes of mini-batches over all ranks and micro-batches.
 
     Attributes:
-        num_tokens: Number of tokens in the mask, an int64 scalar.
-        num_rows: Number of rows with at least one token, so that padding rows do not dilute a mean, an int64 scalar.
+        num_tokens: Number of tokens in the mask, a float64 scalar, or a column [B, 1] with that of each row's own
+            mini-batch.
+        num_rows: Number of rows with at least one token, so that padding rows do not dilute a mean; a scalar or column
+            like the number of tokens.
         row_capacity: Number of tokens a row can hold, the norm of ``seq_mean_token_sum_norm``.
     """
 
@@ -32,15 +33,15 @@ class GlobalCounts:
     row_capacity: int
 
 
-def count_tokens(mask: Tensor, row_capacity: int, all_reduce: AllReduce = one_rank) -> GlobalCounts:
-    """Return the sizes of a mini-batch.
+def count_tokens(mask: Tensor, row_capacity: int, sums: Sums = _WHOLE) -> GlobalCounts:
+    """Return the size of a mini-batch, or of each row's mini-batch.
 
     Args:
         mask: Mask of this rank's rows, bool [B, L], as wide as the longest of them.
         row_capacity: Number of tokens any row can hold.
-        all_reduce: Sum over ranks.
+        sums: Sums over a mini-batch; by default one of all rows, on one rank.
     """
-    num_tokens, num_rows = all_reduce(torch.stack([mask.sum(), mask.any(1).sum()])).unbind()
+    num_tokens, num_rows = sums(mask, mask.any(1, keepdim=True))
     return GlobalCounts(num_tokens, num_rows, row_capacity)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
-from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
+from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank, over_rows
 from embodyflow.algorithms.selection import highest
 from embodyflow.references import resolve
 
@@ -97,7 +97,7 @@ def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce:
     factors = []
     for tensor in (log_probs, advantages):
         inside = tensor.double().masked_fill(~mask, 0.0)
-        mean, _ = mean_and_variance(inside, mask, all_reduce)
+        mean, _ = mean_and_variance(inside, mask, over_rows(all_reduce))
         factors.append(inside - mean)
     return factors[0] * factors[1]
 

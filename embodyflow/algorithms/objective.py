@@ -6,7 +6,7 @@ from torch import Tensor
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs, find_loss
-from embodyflow.algorithms.masked import Metrics, token_mean
+from embodyflow.algorithms.masked import Metrics, token_mean, token_means
 
 
 def policy_objective(
@@ -37,30 +37,28 @@ def policy_objective(
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
     loss, metrics = _checked(config.loss, find_loss(config.loss)(inputs, config), mask)
+    measured: dict[str, Tensor] = {}
     if inputs.high_entropy is not None:
         loss = loss.masked_fill(~inputs.high_entropy, 0.0)
-        metrics = metrics | {"policy/high_entropy_fraction": token_mean(inputs.high_entropy, mask)}
+        measured["policy/high_entropy_fraction"] = inputs.high_entropy
     if inputs.behavior_weights is not None:
         loss = loss * inputs.behavior_weights
-        metrics |= {
-            "policy/behavior_weight": token_mean(inputs.behavior_weights, mask),
-            "policy/behavior_bounded_fraction": token_mean(inputs.behavior_weights >= config.max_behavior_weight, mask),
+        measured |= {
+            "policy/behavior_weight": inputs.behavior_weights,
+            "policy/behavior_bounded_fraction": inputs.behavior_weights >= config.max_behavior_weight,
         }
-    metrics = metrics | {
-        "policy/pg_loss": token_mean(loss, mask),
-        "policy/old_kl": token_mean(inputs.old_log_probs - inputs.log_probs, mask),
-    }
+    measured |= {"policy/pg_loss": loss, "policy/old_kl": inputs.old_log_probs - inputs.log_probs.detach()}
     if inputs.entropy is not None:
-        metrics["policy/entropy"] = token_mean(inputs.entropy, mask)
+        measured["policy/entropy"] = inputs.entropy
     if config.has_kl_loss:
         reference = _required(inputs.ref_log_probs, "ref_log_probs", f"kl.coef={config.kl.coef}")
         kl = estimate_kl(inputs.log_probs, reference, config.kl.estimator)
-        metrics["policy/reference_kl"] = token_mean(kl, mask)
+        measured["policy/reference_kl"] = kl
         loss = loss + (config.kl.coef if kl_coef is None else kl_coef) * kl
     if config.entropy_coef > 0:
         entropy = _required(inputs.entropy, "entropy", f"entropy_coef={config.entropy_coef}")
         loss = loss - config.entropy_coef * entropy
-    return _weighted_sum(loss, weights, mask), metrics
+    return _weighted_sum(loss, weights, mask), {**metrics, **token_means(measured, mask)}
 
 
 def value_objective(

@@ -15,7 +15,7 @@ class PipelineConfig(Config):
         custom_fn: Function ``module:function`` that returns a ``TaskGraph``; ``null`` if unused.
         yaml: Path of a graph in YAML; ``null`` if unused.
         task_runs: Unit of a Prefect task run. ``node``: one task run per node, in one flow run per iteration.
-            ``iteration``: one task run per iteration, with its nodes and their times as events, for iterations of a
+            ``iteration``: one task run per iteration, with its nodes and their times in an event, for iterations of a
             second or less.
     """
 

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 LARGEST_TENSOR = 32 * 2**20  # bytes; glibc's maximum
@@ -37,3 +39,13 @@ def freeze_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Let garbage collections in the block skip the objects that exist when it begins; see :func:`freeze_objects`."""
+    freeze_objects()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

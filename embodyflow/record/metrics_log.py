@@ -24,6 +24,10 @@ WARM_STARTED = "sft/reached"
 """Metric of the line that says how the warm start ended."""
 
 
+_BLOCK = 64 * 2**10
+"""Bytes at the end of the file that hold the newest lines of most runs."""
+
+
 class MetricsLog:
     """Reads ``metrics.jsonl`` and appends to it.
 
@@ -47,6 +51,23 @@ class MetricsLog:
         if not self.path.exists():
             return []
         return [json.loads(line) for line in whole_lines(self.path.read_bytes())]
+
+    def newest(self, number: int) -> list[Record]:
+        """Return the last lines, at most ``number`` of them, without reading a long file from its start."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            size, length = file.seek(0, os.SEEK_END), _BLOCK
+            while True:
+                file.seek(max(size - length, 0))
+                lines = whole_lines(file.read())
+                if length >= size:
+                    break
+                lines = lines[1:]  # the first one may begin before
+                if len(lines) >= number:
+                    break
+                length *= 2
+        return [json.loads(line) for line in lines[-number:]]
 
     def evaluation(self, iteration: int) -> Record | None:
         """Return the line of the evaluation after an iteration; ``None`` before it."""

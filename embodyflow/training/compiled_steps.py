@@ -14,7 +14,6 @@ import torch
 from tensordict import TensorDict
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from embodyflow.algorithms.masked import one_rank
 from embodyflow.process.compiler import use_compiler
 from embodyflow.process.tracing import span
 from embodyflow.training.objectives import Objective
@@ -57,16 +56,15 @@ class CompiledSteps:
         self, models: Sequence[TrainedModel], objectives: Sequence[Objective], max_grad_norm: float | None
     ) -> None:
         self._models, self._objectives, self._limit = models, objectives, max_grad_norm
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._steps: dict[int, _Step] = {}
         self.seconds = 0.0
 
-    def take(self, rows: TensorDict, cuts: Sequence[slice], total_rows: int, totals: Totals) -> list[float]:
+    def take(self, rows: TensorDict, cuts: Sequence[slice], totals: Totals) -> list[float]:
         """Take an optimizer step on each mini-batch; return the gradient norms.
 
         Args:
-            rows: Rows of all mini-batches.
+            rows: Prepared rows of all mini-batches.
             cuts: Rows of each mini-batch.
-            total_rows: Number of rows in all mini-batches.
             totals: Metrics, to which those of the steps are added.
 
         Raises:
@@ -75,7 +73,7 @@ class CompiledSteps:
         norms, metrics = list[float](), defaultdict[tuple[str, ...], list[torch.Tensor]](list)
         parameters = [parameter for model in self._models for parameter in model.parameters]
         for cut in cuts:
-            step = self._step_for(rows, cut, total_rows)
+            step = self._step_for(rows, cut)
             with torch.no_grad(), span("micro-batch", "training", rows=cut.stop - cut.start):
                 *gradients, norm, measured = step.function(*(rows[name][cut] for name in step.columns))
             metrics[tuple(step.metrics)].append(measured)
@@ -91,23 +89,23 @@ class CompiledSteps:
                 totals[name].append((total, count))
         return norms
 
-    def _step_for(self, rows: TensorDict, cut: slice, total_rows: int) -> _Step:
+    def _step_for(self, rows: TensorDict, cut: slice) -> _Step:
         """Return the step for mini-batches of this size, which the first call traces and compiles."""
         size = cut.stop - cut.start
-        if (size, total_rows) not in self._steps:
+        if size not in self._steps:
             began = time.perf_counter()
-            self._steps[size, total_rows] = self._compile(rows[cut], total_rows)
+            self._steps[size] = self._compile(rows[cut])
             self.seconds += time.perf_counter() - began
-        return self._steps[size, total_rows]
+        return self._steps[size]
 
-    def _compile(self, rows: TensorDict, total_rows: int) -> _Step:
+    def _compile(self, rows: TensorDict) -> _Step:
         use_compiler()
         names = sorted(str(name) for name in rows.keys())  # noqa: SIM118, since a TensorDict iterates over rows
         metrics: list[str] = []
 
         def gradients(*columns: torch.Tensor) -> tuple[torch.Tensor, ...]:
             batch = TensorDict(dict(zip(names, columns, strict=True)), [len(rows)])
-            clipped, norm, measured = self._gradients(batch, total_rows)
+            clipped, norm, measured = self._gradients(batch)
             metrics.extend(measured)
             pairs = [torch.stack([number.double() for number in pair]) for pair in measured.values()]
             return *clipped, norm, torch.stack(pairs)
@@ -132,13 +130,13 @@ class CompiledSteps:
         return _Step(compiled, columns, metrics)
 
     def _gradients(
-        self, rows: TensorDict, total_rows: int
+        self, rows: TensorDict
     ) -> tuple[list[torch.Tensor], torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
         """Return clipped gradients of all parameters, their norm before clipping, and the metrics of a mini-batch."""
         metrics: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         losses = []
         for objective in self._objectives:
-            loss, measured = objective.loss(objective.prepare(rows, total_rows, one_rank))
+            loss, measured = objective.loss(rows)
             losses.append(loss)
             metrics |= measured
         parameters = [parameter for model in self._models for parameter in model.parameters]

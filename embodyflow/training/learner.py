@@ -94,10 +94,12 @@ class Learner(TrainedModel):
         taken = list[tuple[float, int]]()
         for epoch in range(self._settings.epochs):
             rows, cuts = self._shuffled(batch, positions, total_rows, derive_seed(seed, epoch))
+            for learner in learners:
+                rows = learner._objective.prepare(rows, cuts, total_rows, self._mesh.sum)
             if compiled is not None:
-                taken += [(norm, 1) for norm in compiled.take(rows, cuts, total_rows, totals)]
+                taken += [(norm, 1) for norm in compiled.take(rows, cuts, totals)]
             else:
-                taken += [_step(learners, rows[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
+                taken += [_step(learners, rows[cut], self._config, self._mesh, totals) for cut in cuts]
         # Log-probs and values of the next iteration's rows are the first to use the statistics of states.
         for learner in learners:
             if normalizers_of(learner.model):
@@ -134,22 +136,21 @@ class Learner(TrainedModel):
 
 
 def _step(
-    learners: Sequence[Learner], rows: TensorDict, total_rows: int, config: TrainerConfig, mesh: Mesh, totals: Totals
+    learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, mesh: Mesh, totals: Totals
 ) -> tuple[float, int]:
-    """Take one optimizer step with every learner on this rank's rows of a mini-batch.
+    """Take one optimizer step with every learner on this rank's prepared rows of a mini-batch.
 
     Returns:
         The gradient norm, and the number of micro-batches.
     """
-    prepared = [learner._objective.prepare(rows, total_rows, mesh.sum) for learner in learners]
     parameters = [parameter for learner in learners for parameter in learner.parameters]
     release_gradients(parameters)  # a step that failed leaves some
     cuts = micro_batches(rows, config, mesh)
     for cut in cuts:
         losses = []
         with span("micro-batch", "training", rows=cut.stop - cut.start):
-            for learner, its_rows in zip(learners, prepared, strict=True):
-                loss, metrics = learner._objective.loss(its_rows[cut] if len(cuts) > 1 else its_rows)
+            for learner in learners:
+                loss, metrics = learner._objective.loss(rows[cut] if len(cuts) > 1 else rows)
                 losses.append(loss)
                 for name, pair in metrics.items():
                     totals[name].append(pair)

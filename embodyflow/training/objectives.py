@@ -1,5 +1,6 @@
 """The losses that the trainer minimises on a mini-batch of rows, one for the policy and one for the critic."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from embodyflow.algorithms.behavior import behavior_weights, interpolated_proxim
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
-from embodyflow.algorithms.masked import AllReduce, Metrics, whiten
+from embodyflow.algorithms.masked import AllReduce, Metrics, over_minibatches, whiten
 from embodyflow.algorithms.objective import policy_objective, value_objective
 from embodyflow.algorithms.selection import top_entropy_tokens
 from embodyflow.config import RunConfig
@@ -23,11 +24,12 @@ class Objective(Protocol):
     Rows and added columns stay on the CPU; only the columns that the loss of a micro-batch reads go to the GPU.
     """
 
-    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add columns that depend on the whole mini-batch over all ranks, such as weights, to this rank's rows.
+    def prepare(self, rows: TensorDict, cuts: Sequence[slice], total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add columns that depend on whole mini-batches over all ranks, such as weights, to this rank's rows.
 
         Args:
-            rows: This rank's rows of the mini-batch.
+            rows: This rank's rows of all mini-batches of a pass.
+            cuts: Rows of each mini-batch, one after the other.
             total_rows: Number of rows in all mini-batches on all ranks.
             all_reduce: Function that sums over the ranks.
         """
@@ -52,8 +54,8 @@ class PolicyObjective:
         self._policy, self._config = policy, config
         self.kl_coef = config.algorithm.kl.coef
 
-    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights``, and the other columns of the mini-batch that the loss uses; weight advantages.
+    def prepare(self, rows: TensorDict, cuts: Sequence[slice], total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add ``token_weights``, and the other columns of mini-batches that the loss uses; weight advantages.
 
         The weights are those of a mean over a full batch in which dropped rows count as zero. A mean over the remaining
         rows alone would take the largest steps where there is least to learn from: if a filter drops nearly all groups,
@@ -61,20 +63,26 @@ class PolicyObjective:
         advantages, and the policy's ``advantage_weights`` multiply them.
         """
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
-        counts = count_tokens(mask, self._config.row_capacity, all_reduce)
+        sums = over_minibatches(cuts, all_reduce)
+        counts = count_tokens(mask, self._config.row_capacity, sums)
         fraction = self._config.minibatch_fraction(total_rows)
         rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts) * fraction
         if algorithm.whiten == "minibatch":
-            advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
+            advantages = whiten(rows["advantages"].flatten(1), mask, sums)
             rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])
         if (by_token := self._config.policy.advantage_weights) is not None:
             rows["advantages"] = rows["advantages"] * rows["advantages"].new_tensor(by_token)
         old_log_probs, advantages = rows["old_log_probs"].flatten(1), rows["advantages"].flatten(1)
-        selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
-        if selected is not None:
-            rows["selected"] = selected
+        selected = [
+            select_tokens(old_log_probs[cut], advantages[cut], mask[cut], rows["seed"][cut], algorithm, all_reduce)
+            for cut in cuts
+        ]
+        if found := [each for each in selected if each is not None]:
+            rows["selected"] = torch.cat(found)
         if (fraction := algorithm.top_entropy_fraction) < 1:
-            rows["high_entropy"] = top_entropy_tokens(rows["old_entropy"].flatten(1), mask, fraction, all_reduce)
+            entropy = rows["old_entropy"].flatten(1)
+            high = [top_entropy_tokens(entropy[cut], mask[cut], fraction, all_reduce) for cut in cuts]
+            rows["high_entropy"] = torch.cat(high)
         if algorithm.old_log_probs == "proximal":
             rows["behavior_weights"] = behavior_weights(old_log_probs, rows["log_probs"].flatten(1), mask, algorithm)
         return rows
@@ -83,9 +91,9 @@ class PolicyObjective:
         """Return the rows' share of :func:`~embodyflow.algorithms.objective.policy_objective`."""
         algorithm = self._config.algorithm
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
-        names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
+        names, present = ["old_log_probs", "advantages", "loss_mask", "token_weights"], set(rows.keys())
         names += ["ref_log_probs"] if algorithm.has_kl_loss else []
-        names += [name for name in ("selected", "high_entropy", "behavior_weights") if name in set(rows.keys())]
+        names += [name for name in ("selected", "high_entropy", "behavior_weights") if name in present]
         read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
         mask, weights = read.pop("loss_mask"), read.pop("token_weights")
         if algorithm.old_log_probs == "interpolated":
@@ -124,10 +132,10 @@ class ValueObjective:
     def __init__(self, critic: Critic, config: RunConfig) -> None:
         self._critic, self._config = critic, config
 
-    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+    def prepare(self, rows: TensorDict, cuts: Sequence[slice], total_rows: int, all_reduce: AllReduce) -> TensorDict:
         """Add ``decision_weights``, the weights of a mean over the remaining rows' decisions."""
         mask = rows["loss_mask"].any(-1)
-        counts = count_tokens(mask, self._config.row_capacity, all_reduce)
+        counts = count_tokens(mask, self._config.row_capacity, over_minibatches(cuts, all_reduce))
         rows["decision_weights"] = token_weights(mask, "token_mean", counts)
         return rows
 

@@ -57,6 +57,15 @@ class TrainedModel:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
+        self._gather_state()
+
+    def _gather_state(self) -> None:
+        """Gather the optimizer's state in the lists that each step takes, since it changes in place from here on."""
+        self._is_sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
+        states = [self.optimizer.state[parameter] for parameter in self.parameters]
+        self._steps, self._means, self._squares = (
+            [state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq")
+        )
 
     def step(self) -> None:
         """Take an optimizer step with the parameters' gradients.
@@ -64,23 +73,21 @@ class TrainedModel:
         It equals the optimizer's own ``step`` bit by bit. The preparations of that one take longer than the arithmetic
         of a small model. It still steps models that are sharded, or have parameters without a gradient.
         """
-        gradients = [each.grad for each in self.parameters if each.grad is not None and not isinstance(each, DTensor)]
-        if len(gradients) < len(self.parameters):
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        if self._is_sharded or len(gradients) < len(self.parameters):
             self.optimizer.step()
             return
         (group,) = self.optimizer.param_groups
         parameters: list[torch.Tensor] = [*self.parameters]
-        states = [self.optimizer.state[parameter] for parameter in parameters]
-        steps = [state["step"] for state in states]
         with torch.no_grad(), record_function("Optimizer.step#AdamW.step"):  # the optimizer's own name in a profile
-            torch._foreach_add_(steps, 1)
+            torch._foreach_add_(self._steps, 1)
             torch._fused_adamw_(
                 parameters,
                 gradients,
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
+                self._means,
+                self._squares,
                 [],
-                steps,
+                self._steps,
                 lr=group["lr"],
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
@@ -109,6 +116,7 @@ class TrainedModel:
             optim_state_dict=state["optimizer"],
             options=StateDictOptions(strict=False),  # the state has no frozen weights
         )
+        self._gather_state()
 
     def set_rate(self, rate: float) -> None:
         """Train at this fraction of the full learning rate from now on."""

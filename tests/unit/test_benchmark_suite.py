@@ -57,6 +57,12 @@ def test_the_scripts_have_the_options_of_their_quick_forms(entry: Entry) -> None
     assert all(f'add_argument("{option}"' in source for option in (*options, "--output"))
 
 
+def test_the_quick_form_of_ppo_has_the_rounds_that_a_spread_needs() -> None:
+    [words] = [entry.arguments for entry in ENTRIES if entry.name == "ppo_control"]
+    seeds = words[words.index("--seeds") + 1 :]
+    replace(QUIET, ours=(1.0,) * len(seeds), theirs=(1.0,) * len(seeds))  # too few are refused
+
+
 # ---- ratio and spread
 
 

@@ -16,6 +16,9 @@ from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 NO_BIT_EQUALITY = "replays and repeated runs are not bit-identical"
 
+NUM_SHOWN = 20
+"""Number of iterations in the metrics table. The log has at most two further lines for each, of evaluations."""
+
 SHOWN = (
     "rollout/success_rate",
     "rollout/reward",
@@ -83,7 +86,9 @@ def report_progress(run: Run, index: int) -> None:
     run.artifacts.put_progress(100.0 * index / run.config.iterations, f"{run.config.iterations} iterations")
     if index > 0:
         run.artifacts.put_table(
-            "metrics", lambda: latest_numbers(run.folder.metrics.read()), "metrics of the latest iterations"
+            "metrics",
+            lambda: latest_numbers(run.folder.metrics.newest(3 * NUM_SHOWN)),
+            "metrics of the latest iterations",
         )
         run.artifacts.put_section(Section.CURVE, lambda: picture(_curve(run), "png", "learning curve"))
 
@@ -95,10 +100,11 @@ def report_end(run: Run, summary: dict[str, Any]) -> None:
 
 
 def latest_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of the metrics table: the last twenty training iterations."""
+    """Return the rows of the metrics table: the last training iterations among these lines."""
     trained = [record for record in records if "rollout/num_episodes" in record]
     return [
-        {"iteration": record["iteration"], **{name: record.get(name) for name in SHOWN}} for record in trained[-20:]
+        {"iteration": record["iteration"], **{name: record.get(name) for name in SHOWN}}
+        for record in trained[-NUM_SHOWN:]
     ]
 
 

@@ -30,6 +30,7 @@ from embodyflow.orchestration.run.recovery import leaves, must_leave_nodes, reco
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
+from embodyflow.process.heap import frozen_objects
 from embodyflow.process.tracing import span
 from embodyflow.record.model_card import write_model_card
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
@@ -86,7 +87,9 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any] | None:
     """Train to the end and return the summary, or up to a roll-back and return ``None``."""
     report_start(run)
     first = await with_recovery(run, "the start", partial(_start, run, resumed=resumed))
-    if (alarm := await _run_iterations(run, first)) is not None:
+    with frozen_objects():
+        alarm = await _run_iterations(run, first)
+    if alarm is not None:
         await roll_back(run, alarm)
         return None
     await run.stages.drain()

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from small_runs import SMALL_CONTROL, Runs
 from waiting import finish
@@ -29,3 +30,10 @@ def test_an_evaluation_of_a_control_run_agrees_with_training(
     assert (found["mean"], found["low"]) == (after["eval/return"], after["eval/return_low"])
     assert f"return {found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}] over 6 episodes" in output
     assert result["weights_digest"] == runs.summary("arm")["weights_digest"]
+    wanted = {"event": {"name": ["embodyflow.nodes.completed"]}}
+    [event] = httpx.post(f"{prefect_api}/events/filter", json={"filter": wanted}).json()["events"]
+    assert event["resource"]["prefect.resource.name"] == "iteration-1"
+    assert [related["prefect.resource.role"] for related in event["related"]].count("task-run") == 1
+    nodes = {each["node"]: each for each in event["payload"]["nodes"]}
+    assert next(iter(nodes)) == "rollout" and list(nodes)[-1] == "train_actor_critic"
+    assert nodes["rollout"]["seconds"] > 0 and nodes["rollout"]["metrics"]["rollout/num_steps"] > 0

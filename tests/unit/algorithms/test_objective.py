@@ -11,6 +11,7 @@ from embodyflow.algorithms.aggregation import count_tokens, token_weights
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.masked import over_rows
 from embodyflow.algorithms.objective import policy_objective, value_objective
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
@@ -79,7 +80,7 @@ def total(results):
 
 def prepare(data, config, rows=slice(None), **all_reduce):
     mask = data.mask[rows]
-    weights = token_weights(mask, config.aggregation, count_tokens(mask, mask.shape[1], **all_reduce))
+    weights = token_weights(mask, config.aggregation, count_tokens(mask, mask.shape[1], over_rows(**all_reduce)))
     selected = select_tokens(data.old[rows], data.advantages[rows], mask, data.seeds[rows], config, **all_reduce)
     return weights, selected
 

@@ -156,3 +156,18 @@ def test_an_evaluation_is_known_by_its_metrics(tmp_path: Path, name: str) -> Non
     assert log.evaluation(2) is None
     log.append(line)
     assert log.evaluation(2) == line and log.evaluation(1) is None
+
+
+@pytest.mark.parametrize("block", [1, 50, 10**6])
+@pytest.mark.parametrize("number", [1, 3, 10, 99])
+def test_the_newest_lines_are_the_last_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, number: int
+) -> None:
+    monkeypatch.setattr("embodyflow.record.metrics_log._BLOCK", block)
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    assert log.newest(number) == []
+    for iteration in range(10):
+        log.append({"iteration": iteration, "text": "ä" * iteration})
+    with log.path.open("a") as file:
+        file.write('{"iteration": 10')  # a killed process left it half written
+    assert log.newest(number) == log.read()[-number:]

@@ -19,7 +19,9 @@ NORM = "algorithm.aggregation=seq_mean_token_sum_norm"
 def weights(config: RunConfig, mask: torch.Tensor, total_rows: int) -> torch.Tensor:
     names = ("old_log_probs", "advantages", "seed")
     rows = TensorDict({name: torch.zeros(mask.shape) for name in names} | {"loss_mask": mask}, batch_size=[len(mask)])
-    prepared: torch.Tensor = PolicyObjective(None, config).prepare(rows, total_rows, one_rank)["token_weights"]
+    prepared: torch.Tensor = PolicyObjective(None, config).prepare(rows, [slice(0, len(rows))], total_rows, one_rank)[
+        "token_weights"
+    ]
     return prepared
 
 
@@ -80,7 +82,7 @@ def test_tokens_of_the_highest_entropy_are_those_of_the_mini_batch_over_all_rank
     rows = TensorDict({name: torch.zeros(mask.shape) for name in ("old_log_probs", "advantages")}, batch_size=[4])
     rows["loss_mask"], rows["seed"] = mask, torch.arange(4)
     rows["old_entropy"] = torch.arange(16.0).view(4, 1, 4)
-    prepared = PolicyObjective(None, config).prepare(rows, 4, lambda sums: 2 * sums)
+    prepared = PolicyObjective(None, config).prepare(rows, [slice(0, 4)], 4, lambda sums: 2 * sums)
     assert prepared["high_entropy"].nonzero().tolist() == [[3, column] for column in range(4)]
 
 
@@ -90,7 +92,9 @@ def test_denoising_steps_discount_the_advantage_of_their_decision(tiny_config) -
     mask = torch.ones(2, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     columns = {"old_log_probs": torch.zeros(mask.shape), "advantages": torch.full(mask.shape, 3.0), "loss_mask": mask}
     rows = TensorDict({**columns, "seed": torch.arange(2)}, batch_size=[2])
-    advantages = PolicyObjective(None, config).prepare(rows, 2, one_rank)["advantages"].unflatten(-1, (5, 2))
+    advantages = (
+        PolicyObjective(None, config).prepare(rows, [slice(0, 2)], 2, one_rank)["advantages"].unflatten(-1, (5, 2))
+    )
     assert torch.equal(advantages[..., 0].unique(), torch.tensor([1.5])), "the noisier step"
     assert torch.equal(advantages[..., 1].unique(), torch.tensor([3.0])), "the last step"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prefect import flow, task
@@ -14,13 +14,20 @@ from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.health.alarms import alarm_metrics
 from embodyflow.orchestration.run.accounting import used_resources, used_time
 from embodyflow.orchestration.run.iterations.graph_run import GraphRun, RunNode
-from embodyflow.orchestration.run.iterations.nodes import CURRENT_RUN, Run, identity, run_node_as_event, submit_node
+from embodyflow.orchestration.run.iterations.nodes import (
+    CURRENT_RUN,
+    Run,
+    emit_nodes,
+    identity,
+    run_node_within,
+    submit_node,
+)
 from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.process.core_time import core_time_so_far
 from embodyflow.process.tracing import span
 from embodyflow.record.episode_record import Array, histogram_values
 from embodyflow.record.metrics_log import lasting_metrics
-from embodyflow.workers.calls import NodeReport
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 Digests = Mapping[str, list[str]]
 
@@ -55,7 +62,17 @@ async def iteration(index: int) -> dict[str, float]:
 @task(name="iteration", task_run_name="iteration-{index}", cache_policy=NO_CACHE, persist_result=False)
 async def iteration_as_task_run(index: int) -> dict[str, float]:
     """Do the same as :func:`iteration`, as one task run of the training flow and without requests to the server."""
-    metrics, digests = await run_nodes(index, run_node_as_event)
+    reports: list[NodeReport] = []
+
+    async def run_node(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
+        report = await run_node_within(work, parents, retries=retries)
+        reports.append(report)
+        return report
+
+    try:
+        metrics, digests = await run_nodes(index, run_node)
+    finally:  # also those before a node that failed
+        emit_nodes(index, reports)
     await commit(index, metrics, digests)
     return metrics
 

@@ -128,8 +128,8 @@ async def _report_of(work: NodeWork, parents: Sequence[NodeReport]) -> NodeRepor
     return report
 
 
-async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
-    """Run a node within the current task run; emit an event with its metrics and its seconds."""
+async def run_node_within(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
+    """Run a node within the current task run, which logs its lines."""
     for attempt in range(retries + 1):
         try:
             report = await _run_or_recall(work, parents)
@@ -141,25 +141,38 @@ async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), 
     logger = get_run_logger()
     for line in report.logs:
         logger.log(line.level, "%s: %s", work.node_id, line.message)
+    return report
+
+
+def emit_nodes(iteration: int, reports: Sequence[NodeReport]) -> None:
+    """Emit an event of the current task run with the metrics and seconds of the nodes that it has run, in this order.
+
+    One event for all of them: the server takes longer for an event than a short node takes.
+    """
     context = TaskRunContext.get()
-    assert context is not None, "nodes emit events within the task run of their iteration"
+    assert context is not None, "nodes run within the task run of their iteration"
     emit_event(
-        event="embodyflow.node.completed",
+        event="embodyflow.nodes.completed",
         resource={
-            "prefect.resource.id": f"embodyflow.node.{work.iteration}.{work.node_id}",
-            "prefect.resource.name": work.node_id,
+            "prefect.resource.id": f"embodyflow.iteration.{CURRENT_RUN.get().config.run_id}.{iteration}",
+            "prefect.resource.name": f"iteration-{iteration}",
         },
         related=[
             {"prefect.resource.id": f"prefect.task-run.{context.task_run.id}", "prefect.resource.role": "task-run"}
         ],
         payload={
-            "group": report.group,
-            "num_rows": report.num_rows,
-            "seconds": report.seconds,
-            "metrics": to_floats(report.metrics),
+            "nodes": [
+                {
+                    "node": report.node_id,
+                    "group": report.group,
+                    "num_rows": report.num_rows,
+                    "seconds": report.seconds,
+                    "metrics": to_floats(report.metrics),
+                }
+                for report in reports
+            ]
         },
     )
-    return report
 
 
 async def submit_node(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:

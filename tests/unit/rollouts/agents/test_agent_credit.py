@@ -116,7 +116,7 @@ def test_tokens_of_tools_users_and_templates_have_no_gradient(loss: str, monkeyp
 
     monkeypatch.setattr(policy_causal_lm, "choose", recorded)
     objective = PolicyObjective(policy, config)
-    value, _ = objective.loss(objective.prepare(rows, config.full_batch, one_rank))
+    value, _ = objective.loss(objective.prepare(rows, [slice(0, len(rows))], config.full_batch, one_rank))
     value.backward()
 
     packed = pack(rows, policy.model, "cpu")
