@@ -34,9 +34,7 @@ class StageRows:
             keep: How many of the newest checkpoints are kept.
         """
         done = folder_of(self.path, iteration)
-        for path in done.glob("*/*"):
-            if path.suffix != ".surplus":
-                path.unlink()
+        _drop_all_but_surplus(done)
         for index, folder in folders_in(self.path).items():
             if index <= iteration - keep or (folder == done and not any(done.glob("*/*"))):
                 shutil.rmtree(folder)
@@ -46,9 +44,15 @@ class StageRows:
         shutil.rmtree(folder_of(self.path, iteration), ignore_errors=True)
 
     def drop_after(self, iteration: int) -> None:
-        """Remove the rows of all later iterations: they were made with weights that no longer exist."""
+        """Remove the rows of all later iterations: they were made with weights that no longer exist.
+
+        The surplus rows that this iteration has left to the next one stay: a run that reads its rows from disk would
+        not leave them again.
+        """
         for index, folder in folders_in(self.path).items():
-            if index > iteration:
+            if index == iteration + 1:
+                _drop_all_but_surplus(folder)
+            elif index > iteration:
                 shutil.rmtree(folder)
 
     def drop_journals_after(self, iteration: int) -> None:
@@ -75,3 +79,9 @@ class StageRows:
                 if path.suffix == ".rows" or int(path.stem.partition(".")[2]) >= keep:
                     path.unlink()
             flush(folder)
+
+
+def _drop_all_but_surplus(folder: Path) -> None:
+    for path in folder.glob("*/*"):
+        if path.suffix != ".surplus":
+            path.unlink()

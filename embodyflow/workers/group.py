@@ -119,7 +119,7 @@ class WorkerGroup:
         """
         if beside_others and not self._ranks_communicate:
             return await self._on_every_rank("run_compute_node", calls)
-        async with self._turn(calls[0]):
+        async with self.alone(iteration=calls[0].iteration, node=calls[0].node_id):
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
@@ -169,6 +169,23 @@ class WorkerGroup:
         """Call ``method`` on one rank; see :meth:`call`."""
         [answer] = await self._all([getattr(self._ranks[rank], method).remote(*args)])
         return answer
+
+    @asynccontextmanager
+    async def alone(self, **facts: str | int) -> AsyncIterator[None]:
+        """Wait until no node with a model runs on the ranks; none starts during the block.
+
+        Args:
+            facts: What waits, for the trace.
+        """
+        if self._model.locked():
+            with span(f"wait for the {self.role} group", "wait", track="waits", **facts):
+                await self._model.acquire()
+        else:
+            await self._model.acquire()
+        try:
+            yield
+        finally:
+            self._model.release()
 
     async def connect(self) -> None:
         """Form the ranks' torch.distributed group, led by rank 0; the models are those of the start."""
@@ -229,20 +246,6 @@ class WorkerGroup:
         coming, self._coming = self._coming, []
         for rank in coming:
             ray.kill(rank)
-
-    @asynccontextmanager
-    async def _turn(self, call: NodeCall) -> AsyncIterator[None]:
-        """Wait until no other node with a model runs on the ranks."""
-        if self._model.locked():
-            what = f"wait for the {self.role} group"
-            with span(what, "wait", track="waits", iteration=call.iteration, node=call.node_id):
-                await self._model.acquire()
-        else:
-            await self._model.acquire()
-        try:
-            yield
-        finally:
-            self._model.release()
 
     @property
     def _ranks_communicate(self) -> bool:

@@ -286,10 +286,31 @@ class Session:
         except InfrastructureError as error:  # a lost worker's successor gets it with its first group
             _logger.warning("a rollout worker gets version %d later: %s", version, error)
 
-    async def save(self, folder: Path, *, whole: bool) -> None:
-        """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""
-        with span("write checkpoint", "disk", track="commits", checkpoint=folder.name):
-            await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
+    async def begin_save(self, folder: Path, *, whole: bool) -> asyncio.Task[None]:
+        """Let the trainer begin to write its state to a folder; its later nodes wait until the state is written.
+
+        Args:
+            folder: Folder to write to.
+            whole: Whether the state includes the weights that are never trained.
+
+        Returns:
+            Task that ends when all is written.
+        """
+        trainer, has_begun = self._groups["trainer"], asyncio.Event()
+
+        async def save() -> None:
+            async with trainer.alone(checkpoint=folder.name):
+                has_begun.set()
+                with span("write checkpoint", "disk", track="commits", checkpoint=folder.name):
+                    await trainer.call("invoke", "save", str(folder.absolute()), whole)
+
+        saving = asyncio.create_task(save())
+        try:
+            await has_begun.wait()
+        except BaseException:
+            saving.cancel()
+            raise
+        return saving
 
     async def load_reference(self, folder: Path) -> None:
         """Load the trainer's reference policy from the checkpoint of iteration 0."""

@@ -76,11 +76,19 @@ async def recover(run: Run) -> None:
     with span("recover", "run", track="phases"):
         await run.evaluations.stop()
         await run.rollouts.stop()
-        await run.stages.drain()
+        await _end_writes(run)
         await run.session.mend(await _nodes_to_leave(run))
         await record_processes(run)
         if run.folder.checkpoints.committed():
             await restore(run)
+
+
+async def _end_writes(run: Run) -> None:
+    """Wait until nothing is written any more; a checkpoint that a lost trainer did not write is no commit."""
+    try:
+        await run.stages.drain()
+    except InfrastructureError as error:
+        get_run_logger().warning("a checkpoint was not written: %s", error)
 
 
 async def record_processes(run: Run) -> None:

@@ -4,12 +4,13 @@ An iteration spends most of its time on rollouts. So once a rollout node is done
 its report to the ledger, and a later process reads them instead of replaying the episodes. All other nodes rerun on
 these rows, which gives the same results.
 
-The next iteration starts while the files of a checkpoint are flushed. If the machine stops in between, the previous
-commit is the last valid one and the iteration is replayed.
+The next iteration starts while the files of a checkpoint are written and flushed. If the machine stops in between, the
+previous commit is the last valid one and the iteration is replayed.
 """
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,19 @@ class Stages:
         """Start to flush the node's rows and then to append its report to the ledger."""
         self._writes.append(asyncio.create_task(self._keep(work, report)))
 
-    def commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool = False) -> None:
-        """Start to commit a checkpoint whose files are written.
+    def commit(
+        self, iteration: int, facts: dict[str, Any], saving: Awaitable[None], *, is_evaluated: bool = False
+    ) -> None:
+        """Start to commit a checkpoint as soon as its files are written.
 
         Args:
             iteration: Index of the iteration.
             facts: Facts to store with it: ``policy_version``, ``weights_digest``, the ``digests`` of nodes' rows and,
                 if there are any, the number of unrestorable tasks.
+            saving: Writes the files.
             is_evaluated: Whether the checkpoint is evaluated beside training, and so stays until that is done.
         """
-        self._writes.append(asyncio.create_task(self._commit(iteration, facts, is_evaluated=is_evaluated)))
+        self._writes.append(asyncio.create_task(self._commit(iteration, facts, saving, is_evaluated=is_evaluated)))
 
     def forget_evaluation(self, iteration: int) -> None:
         """Start to remove what the recorded evaluation after an iteration no longer needs, once that is committed."""
@@ -118,6 +122,7 @@ class Stages:
 
         Raises:
             OSError: A write failed.
+            InfrastructureError: The trainer was lost before it had written a checkpoint.
         """
         while self._writes:
             await asyncio.wait(self._writes)
@@ -179,7 +184,10 @@ class Stages:
                 ", ".join(map(str, differing)),
             )
 
-    async def _commit(self, iteration: int, facts: dict[str, Any], *, is_evaluated: bool) -> None:
+    async def _commit(
+        self, iteration: int, facts: dict[str, Any], saving: Awaitable[None], *, is_evaluated: bool
+    ) -> None:
+        await saving
         async with self._lock:
             with span("flush checkpoint", "disk", track="disk", iteration=iteration):
                 await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)

@@ -21,7 +21,7 @@ from embodyflow.orchestration.request.request import (
     stretched_schedule,
 )
 from embodyflow.orchestration.request.run_name import show_run_name
-from embodyflow.orchestration.run.iterations.iteration import begin_commit, publish_and_save, run_iteration
+from embodyflow.orchestration.run.iterations.iteration import begin_commit, publish, run_iteration
 from embodyflow.orchestration.run.iterations.lookahead import Lookahead
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
@@ -190,8 +190,8 @@ async def _begin(run: Run) -> int:
             metrics = await sft(warm_start_key(run.config))
         if run.config.warm_start.until is not None:
             _record_warm_start(run, metrics)
-    await publish_and_save(0)
-    begin_commit(0)
+    await publish(0)
+    await begin_commit(0)
     await run.rollouts.start(0)
     return 0
 

@@ -33,6 +33,7 @@ from embodyflow.workers.calls import NodeCall, NodeReport, NodeWork
 from embodyflow.workers.ray_nodes import ClusterWatch
 
 NUM_GROUPS = 2
+KEPT_EPISODES = 6  # a rollout keeps the open episodes of as many iterations as checkpoints, and of two more
 
 
 def leave_flows(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +68,7 @@ class Ranks:
         call = NodeCall(work, seed=0)
         journal, surplus, folder = call.journal(0), call.surplus(0), call.run_folder
         assert journal is not None and surplus is not None and folder is not None
-        self._step_environments(OpenEpisodesFolder(folder / "open_episodes", 0, keep=3), work.iteration)
+        self._step_environments(OpenEpisodesFolder(folder / "open_episodes", 0, keep=KEPT_EPISODES), work.iteration)
         for group in range(len(journal.read()), NUM_GROUPS):
             journal.append(rows_of(work.iteration, group))
             await asyncio.sleep(0)
@@ -120,10 +121,11 @@ class Ranks:
     async def release(self, version: int) -> None:
         del self.held[version]
 
-    async def save(self, folder: Path, *, whole: bool) -> None:
+    async def begin_save(self, folder: Path, *, whole: bool) -> asyncio.Task[None]:
         for name, value in self.state.items():
             (folder / name).mkdir()
             (folder / name / "0").write_text(json.dumps(value))
+        return asyncio.create_task(asyncio.sleep(0))
 
     async def load_reference(self, folder: Path) -> None:
         assert (folder / "commit.json").exists()
@@ -190,5 +192,5 @@ async def run_after(run: Any, last: int) -> None:
 
 async def begin(run: Any) -> None:
     nodes.CURRENT_RUN.set(run)
-    await iteration.publish_and_save(0)
-    iteration.begin_commit(0)
+    await iteration.publish(0)
+    await iteration.begin_commit(0)

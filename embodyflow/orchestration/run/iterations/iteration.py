@@ -115,12 +115,12 @@ async def commit_as_task_run(index: int, metrics: Mapping[str, float], digests: 
 
 
 async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
-    """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
+    """Publish the iteration's weights, write its metrics, free its rows and begin to commit its checkpoint."""
     run = CURRENT_RUN.get()
     run.folder.require_present()
     started = time.perf_counter()
     with span("commit", "node", track="nodes", iteration=index, **identity()):
-        await publish_and_save(index)
+        await publish(index)
     metrics = {**metrics, **unrestorable_metrics(run), **alarm_metrics(run, index, metrics)}
     metrics["perf/commit_seconds"] = time.perf_counter() - started
     if index in run.config.trainer.profile.iterations:
@@ -129,7 +129,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
     values = await _histogram_values(run, index)
-    begin_commit(index, digests, metrics)
+    await begin_commit(index, digests, metrics)
     for tracker in run.trackers:
         tracker.log(index, metrics)
         for name, column in values.items():
@@ -151,20 +151,20 @@ def unrestorable_metrics(run: Run) -> dict[str, float]:
     return {UNRESTORABLE: float(count)} if count else {}
 
 
-async def publish_and_save(index: int) -> None:
-    """Publish the trainer's weights as version ``index``, write a checkpoint's files and free the iteration's rows.
-
-    All three are requested at once; the workers execute them one after the other.
-    """
+async def publish(index: int) -> None:
+    """Publish the trainer's weights as version ``index`` and free the iteration's rows, after all earlier commits."""
     run = CURRENT_RUN.get()
+    with span("wait for earlier writes", "wait", track="waits", iteration=index):
+        await run.stages.drain()
     async with asyncio.TaskGroup() as group:
         group.create_task(run.session.publish_weights(index))
-        group.create_task(_save(run, index))
         group.create_task(run.session.free(f"{index}/"))
 
 
-def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[str, float] | None = None) -> None:
-    """Start to commit the iteration's checkpoint. The commit is valid once its files are on disk.
+async def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[str, float] | None = None) -> None:
+    """Start to write and commit the iteration's checkpoint. The commit is valid once its files are on disk.
+
+    The next rollout does not wait for that; the trainer writes its state before it runs another node.
 
     Args:
         index: Index of the iteration.
@@ -180,10 +180,5 @@ def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[st
     }
     if metrics is not None:
         facts["metrics"] = lasting_metrics(metrics)
-    run.stages.commit(index, facts, is_evaluated=run.config.evaluates_beside(index))
-
-
-async def _save(run: Run, index: int) -> None:
-    with span("wait for earlier writes", "wait", track="waits", iteration=index):
-        await run.stages.drain()  # the writes of the previous iteration
-    await run.session.save(run.folder.checkpoints.begin(index), whole=index == 0)
+    saving = await run.session.begin_save(run.folder.checkpoints.begin(index), whole=index == 0)
+    run.stages.commit(index, facts, saving, is_evaluated=run.config.evaluates_beside(index))

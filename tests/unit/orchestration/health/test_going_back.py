@@ -191,8 +191,8 @@ def test_every_failed_write_is_reported(
         raise OSError(f"no room for {iteration}")
 
     async def commit_twice() -> None:
-        run.stages.commit(1, {})
-        run.stages.commit(2, {})
+        run.stages.commit(1, {}, asyncio.sleep(0))
+        run.stages.commit(2, {}, asyncio.sleep(0))
         await run.stages.drain()
 
     monkeypatch.setattr(Checkpoints, "commit", refuse)
