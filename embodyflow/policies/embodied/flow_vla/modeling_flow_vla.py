@@ -154,6 +154,8 @@ class FlowVLA(nn.Module):
         train_expert_only: Whether to freeze the vision-language model.
     """
 
+    forward_methods = ("features", "forward_with_features")
+
     def __init__(self, model: FlowModel, description: Description, train_expert_only: bool) -> None:
         super().__init__()
         self.model = model
@@ -179,8 +181,22 @@ class FlowVLA(nn.Module):
             points: Noisy chunks, float32 [N, K, H, Amax].
             times: Times of the chunks, float32 [N, K].
         """
-        context = self.read(pixels, prompt_ids, state).repeated(points.shape[1])
-        return self.model.velocity(context, points.flatten(0, 1), times.flatten())
+        return self._velocities(self.read(pixels, prompt_ids, state), points, times)
+
+    def features(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Tensor:
+        """Return the context model's last output, which has seen everything, float [N, D]; see :meth:`read`."""
+        return self.read(pixels, prompt_ids, state).hidden[:, -1]
+
+    def forward_with_features(
+        self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the results of :meth:`forward` and of :meth:`features`; the observation is read once."""
+        context = self.read(pixels, prompt_ids, state)
+        return self._velocities(context, points, times), context.hidden[:, -1]
+
+    def _velocities(self, context: Context, points: Tensor, times: Tensor) -> Tensor:
+        repeated = context.repeated(points.shape[1])
+        return self.model.velocity(repeated, points.flatten(0, 1), times.flatten())
 
 
 class FlowVLAValue(nn.Module):
