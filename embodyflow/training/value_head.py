@@ -3,7 +3,8 @@
 The features are those of the policy as it is, so one forward pass gives log-probs and values. The critic's loss reaches
 the policy's weights with the coefficient ``critic.coef`` (c₁ in Schulman et al. 2017, arXiv:1707.06347, equation 9). It
 scales the gradient at the features and not the loss. So the head learns alike whatever the coefficient, and 0 detaches
-it. RLinf (arXiv:2509.15965, arXiv:2510.06710) trains OpenVLA with 1 and π0 detached; the sizes of the head are its too.
+it: one formula has both ways of RLinf (arXiv:2509.15965, arXiv:2510.06710), where the loss of the values trains OpenVLA
+and does not train π0. The sizes of the head are RLinf's too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from embodyflow.policies.decisions import at_decisions
 from embodyflow.policies.policy_config import ControlPolicyConfig, EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import build_critic
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
+from embodyflow.training.parallel.sharding import reshard
 
 HIDDEN_SIZES = (512, 128)
 
@@ -82,6 +84,7 @@ class SharedCritic:
         """
         with torch.no_grad():
             features = self.policy.features(batch)
+        reshard(self.policy.model)  # there is no backward pass to release what the forward pass gathered
         return self._values(features, batch)
 
     def evaluate_both(self, batch: TensorDict, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

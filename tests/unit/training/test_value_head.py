@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
 from trainers import SEED, demos_for, new_trainer, rows_for
 
 from embodyflow.algorithms.masked import split_steps, valued_steps
@@ -226,6 +227,8 @@ def test_a_head_computes_in_bfloat16_with_activation_checkpointing(tiny_config, 
             step_both(trainer, rows)
         state[name] = trainer.values(rows)
         assert state[name].dtype == torch.float32
+        trainer.step_critic(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+        assert all(isinstance(each, DTensor) == bool(more) for each in trainer.policy.model.parameters())
         trainer.close()
     assert not torch.equal(state["float32"], state["bfloat16"])
     torch.testing.assert_close(state["bfloat16"], state["float32"], atol=0.1, rtol=0)

@@ -33,6 +33,11 @@ class Context:
     present: Tensor
     layers: Sequence[KeysAndValues]
 
+    @property
+    def last(self) -> Tensor:
+        """The last output, float [N, D]; it is a copy, because FSDP warns of views that leave a model."""
+        return self.hidden[:, -1].clone()
+
     def repeated(self, times: int) -> "Context":
         """Return the context with each row repeated ``times`` times."""
         hidden, present = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.present))
@@ -185,14 +190,14 @@ class FlowVLA(nn.Module):
 
     def features(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Tensor:
         """Return the context model's last output, which has seen everything, float [N, D]; see :meth:`read`."""
-        return self.read(pixels, prompt_ids, state).hidden[:, -1]
+        return self.read(pixels, prompt_ids, state).last
 
     def forward_with_features(
         self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the results of :meth:`forward` and of :meth:`features`; the observation is read once."""
         context = self.read(pixels, prompt_ids, state)
-        return self._velocities(context, points, times), context.hidden[:, -1]
+        return self._velocities(context, points, times), context.last
 
     def _velocities(self, context: Context, points: Tensor, times: Tensor) -> Tensor:
         repeated = context.repeated(points.shape[1])

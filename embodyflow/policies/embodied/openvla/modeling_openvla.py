@@ -136,7 +136,7 @@ class OpenVLA(Backbone, ABC):
     ) -> tuple[Tensor, Tensor]:
         """Return logits, and the hidden state that gives the first token, float [N, hidden]; see :meth:`forward`."""
         hidden = self.read_tokens(pixels, prompt_ids, tokens)
-        return self.action_logits(hidden), hidden[:, 0]
+        return self.action_logits(hidden), hidden[:, 0].clone()  # FSDP warns of views that leave a model
 
     @abstractmethod
     def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class AutoregressiveOpenVLA(OpenVLA):
 
     def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
         """Return the hidden state after the prompt."""
-        return self.read(*self.embed_context(pixels, prompt_ids))[:, -1]
+        return self.read(*self.embed_context(pixels, prompt_ids))[:, -1].clone()
 
     def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
         """Return the hidden states, each given the tokens before it; see :meth:`OpenVLA.read_tokens`."""
@@ -196,7 +196,7 @@ class ParallelOpenVLA(OpenVLA):
 
     def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
         """Return the hidden state of the first blank's predecessor, which attends to everything."""
-        return self.read_tokens(pixels, prompt_ids, None)[:, 0]
+        return self.read_tokens(pixels, prompt_ids, None)[:, 0].clone()
 
     def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
         """Return the hidden states, which do not depend on the tokens; see :meth:`OpenVLA.read_tokens`."""
