@@ -8,7 +8,7 @@ INTERNAL = {
     "solved_at_reset": "Whether an evaluation's goal was reached before the policy acted; bool [N].",
     "trained": "Whether the record of a played episode is of one that was trained on; bool [N].",
     "token_weights": "Weight of a token in its mini-batch's loss; float64 [N, T, L].",
-    "decision_weights": "Weight of a decision in its mini-batch's critic loss; float64 [N, T].",
+    "decision_weights": "Weight of a value in its mini-batch's critic loss; float64 [N, T·V].",
     "token_staleness": "Versions between the policy that sampled a token and the trainer's; int [N, T, L].",
     "selected": "Whether `clip_cov` or `kl_cov` treats a token apart; bool [N, T, L].",
 }

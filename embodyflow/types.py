@@ -124,11 +124,12 @@ below with R or T in their shape, and to your own columns with names that begin 
 
 Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (float32 [N, T, L]), and with
 ``algorithm.kl.placement=reward`` also ``kl_penalty``, with ``algorithm.top_entropy_fraction`` below 1 ``old_entropy``.
-They add one entry per decision of ``values``, the critic's
-estimates, and of ``returns`` (float32 [N, T]), and for ``algorithm.advantage=remax`` one ``baseline`` per row, the
-reward of its group's greedy row (float32 [N]). ``algorithm.advantage=rae`` adds ``token_baseline`` (float32 [N, R, 1]),
-the running average of what the agent that wrote the token earned before. To an advantage estimator a decision is one
-step, and its reward is the sum over its chunk.
+They add one entry per decision of ``values``, the critic's estimates, and of ``returns`` (float32 [N, T]), or with
+``critic.level=action`` one per action of its chunk (float32 [N, T, C]), and for ``algorithm.advantage=remax`` one
+``baseline`` per row, the reward of its group's greedy row (float32 [N]). ``algorithm.advantage=rae`` adds
+``token_baseline`` (float32 [N, R, 1]), the running average of what the agent that wrote the token earned before. To an
+advantage estimator a decision is one step, and its reward is the sum over its chunk; what has a value of its own is a
+step of its own.
 
 With ``env.members`` S and A are the largest of all members; smaller states and actions end in zeros.
 

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization with a critic and generalised advantage estimation (arXiv:1707.06347)."""
 
-from embodyflow.graph.building_blocks import actor_critic
+from embodyflow.graph.building_blocks import actor_critic, joint_actor_critic
 from pipelines import TaskGraph
 
 
@@ -10,6 +10,14 @@ def ppo() -> TaskGraph:
     rollout → reward → value → advantage → old_log_prob → ref_log_prob → train_actor → train_critic
     """
     return actor_critic("ppo", "PPO with a critic")
+
+
+def ppo_joint() -> TaskGraph:
+    """Return the graph in which policy and critic take the same optimizer steps, for ``critic.features=policy``.
+
+    rollout → reward → value → advantage → old_log_prob → ref_log_prob → train_actor_critic
+    """
+    return joint_actor_critic("ppo_joint", "PPO with a critic that takes the policy's steps")
 
 
 def ppo_kl_reward() -> TaskGraph:

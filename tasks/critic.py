@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodyflow.algorithms.masked import mean_and_variance, over_rows
+from embodyflow.algorithms.masked import mean_and_variance, over_rows, valued_steps
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
@@ -13,13 +13,13 @@ from tasks.training import step_arguments
 
 @node(reads=("loss_mask", "instruction_ids"), writes=("values",))
 def compute_value(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
-    """Estimate the value before each decision; a chunk of actions is one decision."""
+    """Estimate the value before each decision; a chunk of actions is one decision.
+
+    With ``critic.level=action`` each action of the chunk gets a value, estimated before the chunk.
+    """
     batch["values"] = worker.values(batch)
-    decided = batch["loss_mask"].any(-1)
-    num_decisions = int(decided.sum())
-    return NodeOutput(
-        batch, {"critic/value": mean(batch["values"].sum().item() / max(num_decisions, 1), num_decisions)}
-    )
+    num_values = int(valued_steps(batch["loss_mask"], batch["values"]).sum())
+    return NodeOutput(batch, {"critic/value": mean(batch["values"].sum().item() / max(num_values, 1), num_values)})
 
 
 @node(reads=("loss_mask", "instruction_ids", "values", "returns"), writes=())
@@ -43,8 +43,8 @@ def train_actor_critic(
 
 def _explained_variance(batch: Batch, worker: TrainerEngine) -> dict[str, Metric]:
     """Return the share of the returns' variance that the values explain; no metric if the returns do not vary."""
-    sums = over_rows(worker.all_reduce)
-    decided, returns = batch["loss_mask"].any(-1), batch["returns"]
-    _, variance = mean_and_variance(returns, decided, sums)
-    _, unexplained = mean_and_variance(returns - batch["values"], decided, sums)
+    sums, valued = over_rows(worker.all_reduce), valued_steps(batch["loss_mask"], batch["values"])
+    values, returns = batch["values"].flatten(1), batch["returns"].flatten(1)
+    _, variance = mean_and_variance(returns, valued, sums)
+    _, unexplained = mean_and_variance(returns - values, valued, sums)
     return {"critic/explained_variance": last(1.0 - (unexplained / variance).item())} if variance > 0 else {}

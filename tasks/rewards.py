@@ -8,6 +8,7 @@ from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.credit.shaping import place_on_last_token
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.kl import kl_penalty
+from embodyflow.algorithms.masked import split_steps
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.nodes.context import NodeContext
@@ -117,6 +118,8 @@ def _require_outcomes(batch: Batch, setting: str) -> None:
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kwargs: Any) -> NodeOutput:
     """Compute advantages by the configured estimator, one step per decision; a group's rows are on one rank.
 
+    Where each action of a decision has a value (``critic.level=action``), the actions are the steps.
+
     A column ``kl_penalty`` is subtracted from the rewards first. ``token_turn`` tells the turns of an agent, and
     ``token_agent`` the agents.
 
@@ -128,11 +131,13 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         _require_outcomes(batch, "algorithm.per_agent=true")
     if "kl_penalty" in set(batch.keys()):
         rewards = rewards - batch["kl_penalty"]
+    values = batch.get("values", None)
+    steps = split_steps(mask, values)
     inputs = AdvantageInputs(
-        rewards=rewards.masked_fill(~mask, 0.0).sum(-1),
-        mask=mask.any(-1),
+        rewards=split_steps(rewards.masked_fill(~mask, 0.0), values).sum(-1).flatten(1),
+        mask=steps.any(-1).flatten(1),
         group_ids=batch["group_id"],
-        values=batch.get("values", None),
+        values=None if values is None else values.flatten(1),
         bootstrap_values=batch.get("bootstrap_values", None),
         baselines=batch.get("baseline", None),
         token_baselines=batch["token_baseline"][..., 0] if "token_baseline" in set(batch.keys()) else None,
@@ -141,8 +146,9 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         all_reduce=worker.all_reduce,
     )
     advantages, returns = compute_advantages(inputs, algorithm)
-    batch["advantages"] = advantages.unsqueeze(-1) * mask  # the tokens of a decision share its advantage
-    batch["returns"] = returns
+    of_steps = advantages.reshape(steps.shape[:-1]).unsqueeze(-1)
+    batch["advantages"] = (of_steps * steps).flatten(2)  # the tokens of a step share its advantage
+    batch["returns"] = returns if values is None else returns.reshape(values.shape)
     num_tokens = int(mask.sum())
     size = batch["advantages"].abs().sum().item() / num_tokens if num_tokens else 0.0
     return NodeOutput(batch, {"advantage/abs_mean": mean(size, num_tokens)})

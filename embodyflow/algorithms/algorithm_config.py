@@ -165,7 +165,7 @@ class AlgorithmConfig(_Config):
 
     Attributes:
         advantage: Registered estimator, or ``"module:function"``.
-        gamma, lam: Discount and GAE's λ, per decision.
+        gamma, lam: Discount and GAE's λ, per decision, or per action with ``critic.level=action``.
         turn_discount: Discount between the turns of an agent, on top of gamma. With it a row's score is the discounted
             sum of its turns' rewards.
         per_turn: Whether an agent's turn has its own advantage (:mod:`embodyflow.algorithms.credit.turns`): grpo,

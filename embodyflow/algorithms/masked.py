@@ -56,6 +56,24 @@ def over_minibatches(cuts: Sequence[slice], all_reduce: AllReduce = one_rank) ->
     return sums
 
 
+def split_steps(tokens: Tensor, values: Tensor | None) -> Tensor:
+    """Return the tokens of each step: a step is what has a value, a decision or each action of its chunk.
+
+    Args:
+        tokens: Numbers of tokens, [B, T, L], in the order of the actions of each decision.
+        values: Values, float [B, T] or, with V values for each decision, [B, T, V]. Without them decisions are steps.
+
+    Returns:
+        The tokens, [B, T, V, L / V].
+    """
+    return tokens.unflatten(-1, (1 if values is None else values.shape[2:].numel(), -1))
+
+
+def valued_steps(mask: Tensor, values: Tensor) -> Tensor:
+    """Return the mask of the steps with a token, bool [B, T·V]; see :func:`split_steps` for the arguments."""
+    return split_steps(mask, values).any(-1).flatten(1)
+
+
 def row_mean(tensor: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over each row's tokens; 0 for a row without tokens.
 

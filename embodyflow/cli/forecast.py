@@ -162,6 +162,8 @@ def target_of(options: ForecastOptions, config: RunConfig) -> Target:
     else:
         model, sized = run_sizes(config)
         critic = sized or model
+        if config.critic.features == "policy":  # a pass of the head is one of the policy too
+            critic = ModelSize(model.num_params, critic.num_trained)
     cpus = options.cpus or num_cores()
     return Target(options.nodes, cpus, model, critic, options.tensor_parallel, given)
 

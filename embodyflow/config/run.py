@@ -23,7 +23,7 @@ from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_toleran
 from embodyflow.errors import ConfigError
 from embodyflow.health.settings import HealthConfig
 from embodyflow.policies.policy_config import PolicyConfig
-from embodyflow.policies.policy_registry import check_training, validate_policy
+from embodyflow.policies.policy_registry import check_features, check_training, validate_policy
 from embodyflow.references import source_files
 from embodyflow.rewards.progress.classifier_config import ClassifierConfig
 from embodyflow.rewards.progress.progress_config import ProgressConfig
@@ -302,8 +302,11 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _policy_can_learn(self) -> "RunConfig":
-        critic = f"algorithm.advantage={self.algorithm.advantage}" if self.algorithm.needs_critic else None
+        has_own_critic = self.algorithm.needs_critic and self.critic.features == "own"
+        critic = f"algorithm.advantage={self.algorithm.advantage}" if has_own_critic else None
         check_training(self.policy, needs_critic=critic, has_demonstrations=self.warm_start is not None)
+        if self.critic.features == "policy":
+            check_features(self.policy)
         return self
 
     @model_validator(mode="after")

@@ -181,7 +181,28 @@ class TrainerConfig(OptimizerConfig):
 
 
 class CriticConfig(OptimizerConfig):
-    """How the critic is trained if ``algorithm.advantage`` needs one (``gae``)."""
+    """The critic, and how it is trained, if ``algorithm.advantage`` needs one (``gae``).
+
+    Attributes:
+        features: Features that values are computed from: those of the critic's ``own`` model, or those of the
+            ``policy``, which a small head reads. ``epochs`` are those of ``tasks:train_critic``, which trains the head
+            alone; in a pipeline with ``tasks:train_actor_critic``, such as ``ppo_joint``, the head takes the policy's
+            steps.
+        level: Number of values of a decision: one for its ``chunk``, or one for each ``action`` of the chunk. With
+            ``action`` the actions are the steps of GAE.
+        coef: Coefficient of the critic's loss in the gradient of the policy's weights, where a head takes the policy's
+            steps; 0 trains the head alone.
+    """
 
     learning_rate: PositiveFloat = 1e-3
     epochs: PositiveInt = 5
+    features: Literal["own", "policy"] = "own"
+    level: Literal["chunk", "action"] = "chunk"
+    coef: Annotated[float, Field(ge=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _check_features(self) -> "CriticConfig":
+        for key in ("level", "coef"):
+            if self.features == "own" and (value := getattr(self, key)) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}={value}: only used with features=policy")
+        return self

@@ -100,14 +100,32 @@ def actor_critic(name: str, description: str, *, kl: Literal["loss", "rewards"] 
         description: Text for readers.
         kl: Place of the KL term.
     """
-    pipeline = Pipeline(name, description)
-    add_value(pipeline, after=reward(pipeline, add_rollout(pipeline)))
+    pipeline = _with_values(name, description)
     if kl == "rewards":
         add_train_actor(add_kl_penalty(pipeline, after="value"), after="advantage")
     else:
         pipeline.add_node("advantage", "tasks:compute_advantage", ["value"], node_role=NodeRole.ADVANTAGE)
         add_policy_update(pipeline, after="advantage")
     return add_train_critic(pipeline).build()
+
+
+def joint_actor_critic(name: str, description: str) -> TaskGraph:
+    """Return a graph like :func:`actor_critic`, but policy and critic take the same optimizer steps.
+
+    Args:
+        name: Name of the pipeline.
+        description: Text for readers.
+    """
+    pipeline = _with_values(name, description)
+    pipeline.add_node("advantage", "tasks:compute_advantage", ["value"], node_role=NodeRole.ADVANTAGE)
+    add_log_probs(pipeline, after="advantage")
+    return _add_training(pipeline, "train_actor_critic", NodeRole.ACTOR, after="ref_log_prob").build()
+
+
+def _with_values(name: str, description: str) -> Pipeline:
+    """Return a pipeline with rollout, reward and values."""
+    pipeline = Pipeline(name, description)
+    return add_value(pipeline, after=reward(pipeline, add_rollout(pipeline)))
 
 
 def add_old_log_prob(pipeline: Pipeline, after: str) -> Pipeline:

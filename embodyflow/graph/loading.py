@@ -28,6 +28,7 @@ BUILT_IN = {
     "rae": "pipelines.rae:rae",
     "grpo_kl_reward": "pipelines.grpo:grpo_kl_reward",
     "ppo_kl_reward": "pipelines.ppo:ppo_kl_reward",
+    "ppo_joint": "pipelines.ppo:ppo_joint",
 }
 
 

@@ -74,6 +74,26 @@ class Policy(Protocol):
         """
 
 
+class FeaturePolicy(Policy, Protocol):
+    """A policy whose features a value head can read; its configuration says ``has_features``.
+
+    Features depend on what is observed before a decision, and on nothing of the decision.
+
+    Attributes:
+        feature_size: F, number of features.
+    """
+
+    feature_size: int
+
+    def features(self, batch: TensorDict) -> torch.Tensor:
+        """Return the features of the D decisions of a batch, float ``[D, F]``; of one blank decision if D = 0."""
+
+    def evaluate_with_features(
+        self, batch: TensorDict, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the results of :meth:`evaluate` and of :meth:`features`, from one forward pass."""
+
+
 class ActingPolicy(Policy, Protocol):
     """A policy that samples its decisions itself, in environments.
 

@@ -20,6 +20,8 @@ class PolicyConfig(BaseModel):
         job: Kind of job that the policy is for.
         entropy_varies: Whether the entropy of an action token depends on the observation.
         entropy_is_density: Whether it is the entropy of a density, which may be negative.
+        has_features: Whether a value head can read the policy's features; see
+            :class:`~embodyflow.policies.base.FeaturePolicy`.
         name: Name of a shipped policy, or ``module:Class`` of another package's.
     """
 
@@ -28,6 +30,7 @@ class PolicyConfig(BaseModel):
     job: ClassVar[str]
     entropy_varies: ClassVar[bool] = True
     entropy_is_density: ClassVar[bool] = False
+    has_features: ClassVar[bool] = False
 
     name: str
 

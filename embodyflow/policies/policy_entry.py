@@ -31,6 +31,9 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Methods that a policy class must have, by kind of job; see :mod:`embodyflow.policies.base`."""
 
+FEATURE_METHODS = ("features", "evaluate_with_features")
+"""Methods that a policy class must have besides if its configuration says ``has_features``."""
+
 
 @dataclass(frozen=True)
 class PolicyEntry:
@@ -97,7 +100,8 @@ def import_entry(name: str) -> PolicyEntry:
         )
     _check_parts(name, config_class, config_class.__abstractmethods__)
     if found is not entry:
-        _check_parts(name, found, [each for each in METHODS[config_class.job] if not hasattr(found, each)])
+        needed = METHODS[config_class.job] + (FEATURE_METHODS if config_class.has_features else ())
+        _check_parts(name, found, [each for each in needed if not hasattr(found, each)])
     return entry
 
 

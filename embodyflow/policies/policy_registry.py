@@ -143,6 +143,23 @@ def check_training(config: PolicyConfig, *, needs_critic: str | None, has_demons
         raise ValueError(f"warm_start: must be null with policy.name={config.name}, which has no imitation_loss")
 
 
+def check_features(config: PolicyConfig) -> None:
+    """Refuse a policy whose features a value head cannot read.
+
+    Args:
+        config: Configuration of the policy.
+
+    Raises:
+        ValueError: The policy has none; one line that names the shipped ones that have.
+    """
+    if not config.has_features:
+        names = [name for name, entry in POLICIES.items() if entry.config_class.has_features]
+        raise ValueError(
+            f"critic.features=policy: policy.name={config.name} has no features for a value head; allowed are "
+            f"{', '.join(names)}"
+        )
+
+
 def build_policy(config: PolicyConfig, device: str) -> "Policy":
     """Build the policy, of random weights where its configuration names none."""
     return find_policy(config.name).build_policy(config, device)

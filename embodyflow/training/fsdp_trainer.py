@@ -17,7 +17,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Critic, Policy
-from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.policies.policy_registry import build_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.file_modes import follow_umask
@@ -29,10 +29,11 @@ from embodyflow.training.agent_baselines import AgentBaselines
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
-from embodyflow.training.objectives import PolicyObjective, ValueObjective
+from embodyflow.training.objectives import Objective, PolicyObjective, ValueObjective
 from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.parallel.sharding import reshard, shard
 from embodyflow.training.policy_weights import AllWeights, PolicyWeights, local
+from embodyflow.training.value_head import SharedCritic, SharedObjective, build_critic_for
 
 
 class FSDPTrainer:
@@ -58,8 +59,9 @@ class FSDPTrainer:
         self.policy_weights = self._build_policy_weights()
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
-            self.critic = build_critic(config.policy, config.cluster.device)
+            self.critic = build_critic_for(config, self.policy, config.cluster.device)
         self._learners: dict[str, Learner] = {}
+        self._joint_objective: Objective | None = None
         self._baselines = AgentBaselines(config) if config.algorithm.keeps_baselines else None
         self._imitation: Imitation | None = None
 
@@ -90,6 +92,9 @@ class FSDPTrainer:
             self._learners["critic"] = Learner(
                 self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
             )
+            if isinstance(self.critic, SharedCritic):
+                temperature = config.rollout.temperature
+                self._joint_objective = SharedObjective(self._objective, value_objective, self.critic, temperature)
 
     def _policy_learners(self) -> dict[str, Learner]:
         """Return the learners of the policy by name."""
@@ -111,7 +116,10 @@ class FSDPTrainer:
         return both[..., 0].contiguous(), both[..., 1].contiguous()
 
     def values(self, batch: TensorDict) -> torch.Tensor:
-        """Return the critic's value before each decision, float32 ``[N, T]``; 0 where there is no decision."""
+        """Return the critic's value before each decision, float32 ``[N, T]``; 0 where there is no decision.
+
+        With ``critic.level=action`` each action of the chunk has a value, ``[N, T, C]``.
+        """
         assert self.critic is not None, "algorithm.advantage has no critic"
         return self._in_parts(self.critic.evaluate, batch)
 
@@ -155,7 +163,8 @@ class FSDPTrainer:
         """Train policy and critic in the same optimizer steps.
 
         The rows need the columns of both :meth:`step` and :meth:`step_critic`. Gradients are clipped by one norm over
-        both models, and the number of epochs is the policy's.
+        both models, and the number of epochs is the policy's. A critic with the policy's features takes part in its
+        forward pass.
         """
         joint = [self._learners["critic"]]
         return self._train_policy(batch, positions, total_rows, seed, iteration, joint)
@@ -323,8 +332,15 @@ class FSDPTrainer:
         joint: Sequence[Learner],
     ) -> dict[str, Metric]:
         """Take the optimizer steps of an iteration with the policy's learners."""
-        learner, rate = self._learners["policy"], self._rate(iteration)
-        return learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, joint=joint)
+        return self._learners["policy"].train(
+            batch,
+            positions=positions,
+            total_rows=total_rows,
+            seed=seed,
+            rate=self._rate(iteration),
+            joint=joint,
+            objective=self._joint_objective if joint else None,
+        )
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
         return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)

@@ -62,6 +62,7 @@ class Learner(TrainedModel):
         seed: int,
         rate: float = 1.0,
         joint: Sequence["Learner"] = (),
+        objective: Objective | None = None,
     ) -> dict[str, Metric]:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
@@ -78,6 +79,8 @@ class Learner(TrainedModel):
             rate: Fraction of the full learning rate.
             joint: Learners of other models that take the same steps, as if all minimised the sum of their losses:
                 one gradient norm over all models is clipped.
+            objective: Sum of the losses of all these models, where one forward pass gives it; ``None`` means that each
+                model computes its own.
 
         Raises:
             FloatingPointError: The loss or a gradient is NaN or inf; the weights stay as they were before the step.
@@ -86,20 +89,21 @@ class Learner(TrainedModel):
         if total_rows == 0:
             return {steps: last(0)}
         learners = (self, *joint)
+        objectives = [learner._objective for learner in learners] if objective is None else [objective]
         for learner in learners:
             learner.set_rate(rate)
         totals: Totals = defaultdict(list)
-        compiled = self._compiled_with(joint) if self._config.compile else None
+        compiled = self._compiled_with(joint, objectives) if self._config.compile else None
         compiling = 0.0 if compiled is None else compiled.seconds
         taken = list[tuple[float, int]]()
         for epoch in range(self._settings.epochs):
             rows, cuts = self._shuffled(batch, positions, total_rows, derive_seed(seed, epoch))
-            for learner in learners:
-                rows = learner._objective.prepare(rows, cuts, total_rows, self._mesh.sum)
+            for each in objectives:
+                rows = each.prepare(rows, cuts, total_rows, self._mesh.sum)
             if compiled is not None:
                 taken += [(norm, 1) for norm in compiled.take(rows, cuts, totals)]
             else:
-                taken += [_step(learners, rows[cut], self._config, self._mesh, totals) for cut in cuts]
+                taken += [_step(learners, objectives, rows[cut], self._config, self._mesh, totals) for cut in cuts]
         # Log-probs and values of the next iteration's rows are the first to use the statistics of states.
         for learner in learners:
             if normalizers_of(learner.model):
@@ -126,17 +130,21 @@ class Learner(TrainedModel):
         ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
         return rows, [slice(start, end) for start, end in pairwise([0, *ends])]
 
-    def _compiled_with(self, joint: Sequence["Learner"]) -> CompiledSteps:
+    def _compiled_with(self, joint: Sequence["Learner"], objectives: Sequence[Objective]) -> CompiledSteps:
         """Return the compiled steps of this model with others, the same ones in every iteration."""
         learners = (self, *joint)
         if learners not in self._compiled:
-            objectives = [learner._objective for learner in learners]
             self._compiled[learners] = CompiledSteps(learners, objectives, self._config.max_grad_norm)
         return self._compiled[learners]
 
 
 def _step(
-    learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, mesh: Mesh, totals: Totals
+    learners: Sequence[Learner],
+    objectives: Sequence[Objective],
+    rows: TensorDict,
+    config: TrainerConfig,
+    mesh: Mesh,
+    totals: Totals,
 ) -> tuple[float, int]:
     """Take one optimizer step with every learner on this rank's prepared rows of a mini-batch.
 
@@ -149,8 +157,8 @@ def _step(
     for cut in cuts:
         losses = []
         with span("micro-batch", "training", rows=cut.stop - cut.start):
-            for learner in learners:
-                loss, metrics = learner._objective.loss(rows[cut] if len(cuts) > 1 else rows)
+            for objective in objectives:
+                loss, metrics = objective.loss(rows[cut] if len(cuts) > 1 else rows)
                 losses.append(loss)
                 for name, pair in metrics.items():
                     totals[name].append(pair)

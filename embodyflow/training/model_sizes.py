@@ -22,7 +22,8 @@ from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_config import PolicyConfig
-from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.policies.policy_registry import build_policy
+from embodyflow.training.value_head import build_critic_for
 
 FLOAT_BYTES = 4
 Built = TypeVar("Built", Policy, Critic)
@@ -74,7 +75,9 @@ def count_critic(config: RunConfig) -> ModelCounts | None:
     """
     if not config.algorithm.needs_critic:
         return None
-    critic = _build("critic", config, build_critic)
+    critic = _build(
+        "critic", config, lambda policy, device: build_critic_for(config, build_policy(policy, device), device)
+    )
     return ModelCounts(_num_params(critic.model), _num_trained(critic.model))
 
 

@@ -11,7 +11,7 @@ from embodyflow.algorithms.behavior import behavior_weights, interpolated_proxim
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
-from embodyflow.algorithms.masked import AllReduce, Metrics, over_minibatches, whiten
+from embodyflow.algorithms.masked import AllReduce, Metrics, over_minibatches, valued_steps, whiten
 from embodyflow.algorithms.objective import policy_objective, value_objective
 from embodyflow.algorithms.selection import top_entropy_tokens
 from embodyflow.config import RunConfig
@@ -89,8 +89,11 @@ class PolicyObjective:
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
         """Return the rows' share of :func:`~embodyflow.algorithms.objective.policy_objective`."""
+        return self.loss_of(rows, *self._policy.evaluate(rows, self._config.rollout.temperature))
+
+    def loss_of(self, rows: TensorDict, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        """Return the same for log-probs and entropy that are computed already, float32 ``[N, T, L]``."""
         algorithm = self._config.algorithm
-        log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
         names, present = ["old_log_probs", "advantages", "loss_mask", "token_weights"], set(rows.keys())
         names += ["ref_log_probs"] if algorithm.has_kl_loss else []
         names += [name for name in ("selected", "high_entropy", "behavior_weights") if name in present]
@@ -122,7 +125,7 @@ class PolicyObjective:
 
 
 class ValueObjective:
-    """The critic's clipped squared error, averaged over decisions.
+    """The critic's clipped squared error, averaged over decisions, or over actions if each has a value.
 
     Args:
         critic: Critic in training.
@@ -133,20 +136,23 @@ class ValueObjective:
         self._critic, self._config = critic, config
 
     def prepare(self, rows: TensorDict, cuts: Sequence[slice], total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``decision_weights``, the weights of a mean over the remaining rows' decisions."""
-        mask = rows["loss_mask"].any(-1)
+        """Add ``decision_weights``, the weights of a mean over the remaining rows' values."""
+        mask = valued_steps(rows["loss_mask"], rows["values"])
         counts = count_tokens(mask, self._config.row_capacity, over_minibatches(cuts, all_reduce))
         rows["decision_weights"] = token_weights(mask, "token_mean", counts)
         return rows
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
         """Return the rows' share of :func:`~embodyflow.algorithms.objective.value_objective`."""
-        values = self._critic.evaluate(rows)
+        return self.loss_of(rows, self._critic.evaluate(rows))
+
+    def loss_of(self, rows: TensorDict, values: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        """Return the same for values that are computed already, of the shape of the column ``values``."""
         return value_objective(
-            values,
-            rows["values"].to(values.device),
-            rows["returns"].to(values.device),
-            rows["loss_mask"].any(-1).to(values.device),
+            values.flatten(1),
+            rows["values"].to(values.device).flatten(1),
+            rows["returns"].to(values.device).flatten(1),
+            valued_steps(rows["loss_mask"], rows["values"]).to(values.device),
             rows["decision_weights"].to(values.device),
             self._config.algorithm,
         )

@@ -137,7 +137,7 @@ class EmbodiedConfig(GroupedConfig):
         "embodyflow.rollouts.streaming.interrupted_episodes:InterruptedEmbodiedGroups"
     )
     pipelines: ClassVar[tuple[str, ...]] = (
-        *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo", "embodied_classifier"),
+        *("grpo", "ppo", "ppo_joint", "embodied_grpo", "embodied_dapo", "embodied_srpo", "embodied_classifier"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward", "embodied_sac", "dagger"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"

@@ -173,6 +173,9 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
     if config.has_own_weights:
         yield "rollout.agent.agents", list(config.agents)
     yield "algorithm.advantage", config.algorithm.advantage if config.algorithm.needs_critic else "without a critic"
+    if config.algorithm.needs_critic:
+        yield "critic.features", config.critic.features
+        yield "critic.level", config.critic.level
     yield "algorithm.keeps_baselines", config.algorithm.keeps_baselines
     yield "algorithm.kl.changes_coef", kl.changes_coef
     yield "algorithm.kl.refresh_every", "null" if kl.refresh_every is None else "a number"

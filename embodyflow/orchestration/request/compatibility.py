@@ -21,7 +21,7 @@ PIPELINES = {
         *("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax", "rae"),
         *("embodied_classifier", "dagger"),
     ),
-    "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
+    "ppo": ("ppo", "ppo_joint", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
@@ -63,6 +63,7 @@ def check_compatibility(config: RunConfig) -> None:
     graph = load_pipeline(**source)
     _check_sums(graph, config)
     _check_critic(graph, config)
+    _check_critic_steps(graph, config)
     _check_baseline(graph, config)
     _check_agent_baseline(graph, config)
     _check_kl(graph, config)
@@ -140,6 +141,25 @@ def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
                 f"node {node_id!r}: algorithm.advantage={config.algorithm.advantage} needs values, which no ancestor "
                 "writes; put tasks:compute_value before it"
             )
+
+
+def _check_critic_steps(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse settings of the critic that do not belong to the steps that the pipeline takes."""
+    joint, critic = _nodes_of(graph, "train_actor_critic"), config.critic
+    if joint and critic.epochs != config.trainer.epochs:
+        raise ConfigError(
+            f"critic.epochs={critic.epochs}: must be trainer.epochs={config.trainer.epochs} with a pipeline that "
+            f"trains policy and critic in the same optimizer steps (node {joint[0]})"
+        )
+    if critic.features == "policy" and not config.algorithm.needs_critic:
+        raise ConfigError(
+            f"critic.features=policy: algorithm.advantage={config.algorithm.advantage} has no critic; allowed is own"
+        )
+    if critic.coef != type(critic).model_fields["coef"].default and not joint:
+        raise ConfigError(
+            f"critic.coef={critic.coef:g}: allowed is 1; the pipeline trains the critic in steps of its own. Steps of "
+            "policy and critic together are those of tasks:train_actor_critic (pipeline.name=ppo_joint)"
+        )
 
 
 def _check_baseline(graph: TaskGraph, config: RunConfig) -> None:

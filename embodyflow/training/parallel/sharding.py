@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import TrainerConfig
@@ -22,7 +22,8 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: Tra
     The model's outputs are cast to float32, so log-probs come from float32 logits.
 
     Args:
-        model: Model in float32. Inputs of its blocks are cast to the lower precision, its own inputs are not.
+        model: Model in float32. Inputs of its blocks are cast to the lower precision, its own inputs are not. Its
+            attribute ``forward_methods``, if any, names methods that are called from outside in place of ``forward``.
         blocks: Blocks of the model to shard one by one.
         mesh: Mesh of all ranks; FSDP shards over its columns.
         config: Precision and activation checkpointing.
@@ -43,6 +44,8 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: Tra
     for block in blocks:
         fully_shard(block, mesh=mesh.data, mp_policy=inner)
     fully_shard(model, mesh=mesh.data, mp_policy=outer)
+    for method in getattr(model, "forward_methods", ()):
+        register_fsdp_forward_method(model, method)
 
 
 def reshard(model: nn.Module) -> None:

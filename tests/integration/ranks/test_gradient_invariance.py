@@ -33,6 +33,8 @@ def config_of(config: RunConfig, cut: str) -> RunConfig:
 def rows_of(config: RunConfig, dtype: torch.dtype) -> TensorDict:
     rows, draw = rows_for(config, NUM_ROWS), torch.Generator().manual_seed(0)
     decided = rows["loss_mask"].any(-1)
+    if config.critic.level == "action":
+        decided = rows["loss_mask"].unflatten(-1, (config.policy.chunk_size, -1)).any(-1)
     rows["values"] = torch.rand(decided.shape, generator=draw) * decided
     rows["returns"] = torch.rand(decided.shape, generator=draw) * decided
     return rows.apply(lambda column: column.to(dtype) if column.is_floating_point() else column)
@@ -83,8 +85,10 @@ def distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray], model: s
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("critic", [(), ("critic.features=policy", "critic.level=action")])
+def test_parameters_after_a_step_do_not_depend_on_the_cut(critic: tuple[str, ...], tiny_config, tmp_path: Path) -> None:
     config = tiny_config(
+        *critic,
         *("algorithm.advantage=gae", "algorithm.entropy_coef=0.01"),
         *("algorithm.kl.coef=0.1", "algorithm.kl.target=0.005", "algorithm.kl.horizon=100"),
     )

@@ -35,6 +35,26 @@ def test_ppo_trains_policy_and_critic(runs: Runs) -> None:
     assert line["critic/value"] == 0 and line["critic/loss"] > 0
 
 
+SHARED = ("pipeline.name=ppo_joint", "critic.features=policy", "critic.level=action", "trainer.epochs=2")
+
+
+def test_a_critic_with_the_policys_features_takes_its_steps(runs: Runs) -> None:
+    line = trained(runs, "ppo", *SHARED, "critic.epochs=2")
+    nodes = ["rollout", "reward", "value", "advantage", "old_log_prob", "ref_log_prob", "train_actor_critic"]
+    assert sorted(line["digests"]) == sorted(nodes)
+    assert line["train/optimizer_steps"] == 8 and "critic/optimizer_steps" not in line
+    assert line["critic/value"] == 0 and line["critic/loss"] > 0
+
+
+@pytest.mark.slow
+def test_a_critic_with_the_policys_features_resumes_bit_identically(runs: Runs) -> None:
+    words = (*SHORT[1:], *SHARED, "critic.epochs=2")
+    runs.run("straight", *words, "iterations=2", flow="ppo")
+    runs.run("resumed", *words, "iterations=1", flow="ppo")
+    runs.resume("resumed", f"run_root={runs.root}", "iterations=2", flow="ppo")
+    runs.assert_same_training("resumed", "straight")
+
+
 KL_IN_REWARD = (
     *SHORT[1:],
     *("iterations=2", "pipeline.name=ppo_kl_reward", "trainer.epochs=2", "algorithm.kl.placement=reward"),

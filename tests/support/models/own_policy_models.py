@@ -1,6 +1,6 @@
 """Policies of another package, one of each kind of job, and some that lack a part."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 from pydantic import BaseModel
@@ -89,3 +89,16 @@ class ReadsProprioception(Embodied):
         @property
         def observation_shapes(self) -> dict[str, Shape]:
             return {"proprioception": (7,)}
+
+
+class HasFeatures(Embodied):
+    """Says that it has features and lacks their methods."""
+
+    class config_class(EmbodiedConfig):
+        has_features: ClassVar[bool] = True
+
+
+class GivesFeatures(HasFeatures):
+    """Needs no critic of its own: a head on its features values states."""
+
+    features = evaluate_with_features = None

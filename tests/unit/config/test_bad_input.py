@@ -236,6 +236,24 @@ MISTAKES = {
         "experiment=reacher algorithm=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
     ),
+    "a value head on a policy without features": (
+        "policy=diffusion algorithm=ppo critic.features=policy",
+        "critic.features=policy: policy.name=diffusion has no features for a value head; allowed are tiny_vla, "
+        "openvla, smolvla, pi0, pi05",
+    ),
+    "a value head on a language model": (
+        "experiment=math algorithm=ppo critic.features=policy",
+        "critic.features=policy: policy.name=causal_lm has no features for a value head; allowed are tiny_vla, "
+        "openvla, smolvla, pi0, pi05",
+    ),
+    "values of actions by a critic of its own": (
+        "algorithm=ppo critic.level=action",
+        "critic: level=action: only used with features=policy",
+    ),
+    "a coefficient of a critic of its own": (
+        "algorithm=ppo critic.coef=0.5",
+        "critic: coef=0.5: only used with features=policy",
+    ),
     "a reference for control": (
         "experiment=reacher algorithm=ppo algorithm.kl.coef=0.1",
         "algorithm.kl.coef must be 0",

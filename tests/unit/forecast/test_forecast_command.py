@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from embodyflow.cli.forecast import ForecastOptions, target_of
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.record.run_folder import RunFolder
@@ -97,3 +98,12 @@ def test_a_wrong_forecast_is_refused_in_one_line(
     assert main(["plan", *words, "--run-root", str(root)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(answer.format(root=root))
+
+
+def test_a_pass_of_a_value_head_is_one_of_the_policy() -> None:
+    own, head = (
+        target_of(ForecastOptions(["mine"]), compose_config(["algorithm=ppo", f"critic.features={features}"]))
+        for features in ("own", "policy")
+    )
+    assert head.critic.num_params == head.model.num_params == own.model.num_params
+    assert 0 < head.critic.trained != own.critic.trained

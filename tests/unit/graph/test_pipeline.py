@@ -284,6 +284,7 @@ CHAINS = {
     "grpo": "rollout reward advantage old_log_prob ref_log_prob train_actor",
     "ppo": "rollout reward value advantage old_log_prob ref_log_prob train_actor train_critic",
     "grpo_kl_reward": "rollout reward sampling old_log_prob ref_log_prob kl_penalty advantage train_actor",
+    "ppo_joint": "rollout reward value advantage old_log_prob ref_log_prob train_actor_critic",
     "ppo_kl_reward": ("rollout reward value old_log_prob ref_log_prob kl_penalty advantage train_actor train_critic"),
     "remax": "rollout baseline reward sampling advantage old_log_prob ref_log_prob train_actor",
     "rae": "rollout reward agent_baseline advantage old_log_prob ref_log_prob train_actor",

@@ -95,6 +95,26 @@ def test_the_imitation_loss_sums_over_actions_inside_the_mask(policy: Any) -> No
     assert first > 0 and both == pytest.approx(first + loss(), rel=1e-4)
 
 
+def test_one_pass_gives_log_probs_and_the_features_of_decisions(policy: Any) -> None:
+    if not policy.config.has_features:
+        pytest.skip("has no features for a value head")
+    observation = observe(policy, 3)
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
+    log_probs, entropy, features = policy.evaluate_with_features(batch, 1.6)
+    expected = (*policy.evaluate(batch, 1.6), policy.features(batch))
+    for found, wanted in zip((log_probs, entropy, features), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert features.shape == (3, policy.feature_size) and features.std(0).all(), "features tell observations apart"
+    (log_probs.sum() + features.sum()).backward()
+    assert any(value.grad is not None and value.grad.any() for value in policy.model.parameters())
+    others = batch.clone()
+    others["action_tokens"][:, 1] = torch.from_numpy(policy.act(observation, uniforms_for(policy, 3), 1.0).tokens)
+    torch.testing.assert_close(policy.evaluate_with_features(others, 1.6)[2], features, atol=1e-6, rtol=1e-5)
+    batch["loss_mask"].zero_()
+    log_probs, _, blank = policy.evaluate_with_features(batch, 1.6)
+    assert blank.shape == policy.features(batch).shape == (1, policy.feature_size) and not log_probs.any()
+
+
 def test_a_critic_values_decisions_and_starts_from_the_policy(policy: Any) -> None:
     if getattr(policy.config, "off_policy", False):
         pytest.skip("its critics value actions: training/test_soft_actor_critic.py")

@@ -101,6 +101,15 @@ MISTAKES = {
         f"algorithm=ppo {EMBODIED}",
         "algorithm.advantage=gae: needs a critic, and policy.name=own_policy_models:Embodied has no critic_class",
     ),
+    "no features": (
+        f"algorithm=ppo critic.features=policy {EMBODIED}",
+        "critic.features=policy: policy.name=own_policy_models:Embodied has no features for a value head; allowed are "
+        "tiny_vla, openvla, smolvla, pi0, pi05",
+    ),
+    "no methods for its features": (
+        "policy=own_policy_models:HasFeatures",
+        "policy.name=own_policy_models:HasFeatures: HasFeatures must have evaluate_with_features, features",
+    ),
 }
 
 
@@ -109,6 +118,13 @@ def test_a_mistake_is_one_line_that_names_the_key(words: str, message: str) -> N
     with pytest.raises(ConfigError) as caught:
         compose_config(words.split())
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_a_policy_with_features_needs_no_critic_of_its_own() -> None:
+    words = ["algorithm=ppo", "policy=own_policy_models:GivesFeatures", "warm_start=null"]
+    with pytest.raises(ConfigError, match=r"has no critic_class$"):
+        compose_config(words)
+    assert compose_config([*words, "critic.features=policy"]).critic.features == "policy"
 
 
 @pytest.mark.parametrize("word", [f"policy={OWN_POLICY}", f"policy.name={OWN_POLICY}"])

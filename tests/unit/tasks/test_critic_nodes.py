@@ -37,6 +37,31 @@ def test_a_decision_is_one_step_of_gae(tiny_config) -> None:
     torch.testing.assert_close(batch["returns"], steps + batch["values"], atol=0, rtol=0)
 
 
+def test_an_action_with_a_value_is_one_step_of_gae(tiny_config) -> None:
+    """Two decisions of two actions of two tokens; the success ends after three actions, and the third in one token."""
+    mask = torch.tensor([[[1, 1, 1, 1], [1, 0, 0, 0]], [[1, 1, 1, 1], [1, 1, 1, 1]]], dtype=torch.bool)
+    batch = to_batch({"uid": np.arange(2), "group_id": np.arange(2), "success": np.array([True, False])})
+    batch["loss_mask"] = mask
+    batch["values"] = torch.tensor([[[0.5, 0.75], [0.25, 0.0]], [[0.5, 0.25], [0.125, 0.5]]])
+    words = ("algorithm.advantage=gae", "+algorithm.gamma=0.5", "+algorithm.lam=0.5", "+algorithm.whiten=null")
+    worker = SimpleNamespace(config=tiny_config(*words), all_reduce=one_rank)
+    output: Any = tasks.compute_advantage(tasks.compute_reward(batch).batch, worker=worker)
+    # Backwards, delta = r + V'/2 - V and A = delta + A'/4. Success: 1 - 1/4, then 1/8 - 3/4 + 3/16, then
+    # 3/8 - 1/2 - 7/64. Failure: -1/2, then 1/4 - 1/8 - 1/8, then 1/16 - 1/4 + 0, then 1/8 - 1/2 - 3/64.
+    steps = torch.tensor([[[-15 / 64, -7 / 16], [3 / 4, 0]], [[-27 / 64, -3 / 16], [0, -1 / 2]]])
+    expected = steps.repeat_interleave(2, dim=-1) * mask
+    torch.testing.assert_close(output.batch["advantages"], expected, atol=0, rtol=0)
+    returns = (steps + batch["values"]) * mask.unflatten(-1, (2, 2)).any(-1)
+    torch.testing.assert_close(output.batch["returns"], returns, atol=0, rtol=0)
+    worker.step_both = lambda batch, **arguments: {}
+    trained: Any = as_metrics(tasks.train_actor_critic(batch, worker=worker, call=CALL).metrics)
+    wanted = (
+        (returns - batch["values"])[mask.unflatten(-1, (2, 2)).any(-1)].var(),
+        returns.flatten()[[0, 1, 2, 4, 5, 6, 7]].var(),
+    )
+    assert trained["critic/explained_variance"].value == pytest.approx(1 - float(wanted[0] / wanted[1]), rel=1e-5)
+
+
 def test_advantages_are_whitened_over_decisions_of_all_ranks(tiny_config) -> None:
     worker = SimpleNamespace(config=tiny_config("algorithm.advantage=gae"), all_reduce=one_rank)
     whole: Any = tasks.compute_advantage(tasks.compute_reward(rows()).batch, worker=worker).batch
@@ -64,6 +89,9 @@ def test_values_are_those_of_the_engine() -> None:
     assert output.batch["values"].tolist() == [[2, 2, 0], [2, 2, 2]]
     metric = output.metrics["critic/value"]
     assert (metric.value, metric.weight) == (2.0, 5)
+    worker.values = lambda batch: torch.full((2, 3, 2), 3.0) * batch["loss_mask"]  # a value for each of two actions
+    metric = tasks.compute_value(batch, worker=worker).metrics["critic/value"]
+    assert (metric.value, metric.weight) == (3.0, 9)
 
 
 def test_the_critic_trains_on_its_own_draws_and_reports_the_explained_variance() -> None:

@@ -60,6 +60,7 @@ class FlowVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
 
     entropy_varies: ClassVar[bool] = False
     entropy_is_density: ClassVar[bool] = True
+    has_features: ClassVar[bool] = True
 
     scratch: FlowVLAScratchConfig | None = Field(None, description="Sizes of the model of random weights.")
     state_dim: int = Field(8, ge=1, le=4096, description="S, features of the state.")

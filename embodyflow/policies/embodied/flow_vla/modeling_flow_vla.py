@@ -33,6 +33,11 @@ class Context:
     present: Tensor
     layers: Sequence[KeysAndValues]
 
+    @property
+    def last(self) -> Tensor:
+        """The last output, float [N, D]; it is a copy, because FSDP warns of views that leave a model."""
+        return self.hidden[:, -1].clone()
+
     def repeated(self, times: int) -> "Context":
         """Return the context with each row repeated ``times`` times."""
         hidden, present = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.present))
@@ -154,6 +159,8 @@ class FlowVLA(nn.Module):
         train_expert_only: Whether to freeze the vision-language model.
     """
 
+    forward_methods = ("features", "forward_with_features")
+
     def __init__(self, model: FlowModel, description: Description, train_expert_only: bool) -> None:
         super().__init__()
         self.model = model
@@ -179,8 +186,22 @@ class FlowVLA(nn.Module):
             points: Noisy chunks, float32 [N, K, H, Amax].
             times: Times of the chunks, float32 [N, K].
         """
-        context = self.read(pixels, prompt_ids, state).repeated(points.shape[1])
-        return self.model.velocity(context, points.flatten(0, 1), times.flatten())
+        return self._velocities(self.read(pixels, prompt_ids, state), points, times)
+
+    def features(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Tensor:
+        """Return the context model's last output, which has seen everything, float [N, D]; see :meth:`read`."""
+        return self.read(pixels, prompt_ids, state).last
+
+    def forward_with_features(
+        self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the results of :meth:`forward` and of :meth:`features`; the observation is read once."""
+        context = self.read(pixels, prompt_ids, state)
+        return self._velocities(context, points, times), context.last
+
+    def _velocities(self, context: Context, points: Tensor, times: Tensor) -> Tensor:
+        repeated = context.repeated(points.shape[1])
+        return self.model.velocity(repeated, points.flatten(0, 1), times.flatten())
 
 
 class FlowVLAValue(nn.Module):

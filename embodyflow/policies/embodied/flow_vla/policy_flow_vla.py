@@ -130,10 +130,44 @@ class FlowVLAPolicy(ABC):
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's steps, float32 ``[N, T, L]``; zero outside its mask."""
         decided, seen = decisions(batch, [*self.config.observation_keys, "action_tokens"], self._device)
+        velocities = self.model(*self._points(seen))
+        return self._log_probs_and_entropy(batch, decided, seen, velocities, temperature)
+
+    @property
+    def feature_size(self) -> int:
+        """F, features of the context model's last output."""
+        return self._flow_vla.model.size
+
+    def features(self, batch: TensorDict) -> torch.Tensor:
+        """Return the context model's outputs; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        _, seen = decisions(batch, self.config.observation_keys, self._device)
+        return self._flow_vla.features(*self._inputs(seen))
+
+    def evaluate_with_features(
+        self, batch: TensorDict, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return log-probs, entropy and features; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        decided, seen = decisions(batch, [*self.config.observation_keys, "action_tokens"], self._device)
+        velocities, features = self._flow_vla.forward_with_features(*self._points(seen))
+        return (*self._log_probs_and_entropy(batch, decided, seen, velocities, temperature), features)
+
+    def _points(self, seen: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the model's arguments for the starts of all steps of the recorded chains."""
         chain = self._chain(seen["action_tokens"])
         times = torch.tensor(self.flow.times, device=self._device).expand(len(chain), -1)
-        velocities = self.model(*self._inputs(seen), chain[:, :, :-1].transpose(1, 2), times)
-        velocities = velocities.unflatten(0, times.shape).transpose(1, 2)
+        return (*self._inputs(seen), chain[:, :, :-1].transpose(1, 2), times)
+
+    def _log_probs_and_entropy(
+        self,
+        batch: TensorDict,
+        decided: torch.Tensor,
+        seen: Mapping[str, torch.Tensor],
+        velocities: torch.Tensor,
+        temperature: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy of a batch's steps, given the velocities, float32 ``[D·K, H, Amax]``."""
+        chain = self._chain(seen["action_tokens"])
+        velocities = velocities.unflatten(0, (len(chain), -1)).transpose(1, 2)
         log_probs = self._log_probs(chain, velocities, temperature)
         entropy = self.config.action_dim * self.flow.entropy(chain, temperature).expand(
             len(chain), self.config.chunk_size, -1

@@ -1,6 +1,6 @@
 """Configuration of OpenVLA: its weights, its observations and its decoding."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -39,6 +39,8 @@ class OpenVLAScratchConfig(BaseModel):
 
 class OpenVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
     """Configuration of :class:`~embodyflow.policies.embodied.openvla.policy_openvla.OpenVLAPolicy`."""
+
+    has_features: ClassVar[bool] = True
 
     name: Literal["openvla"] = "openvla"
     scratch: OpenVLAScratchConfig | None = Field(None, description="Sizes of the model of random weights.")

@@ -114,20 +114,37 @@ class OpenVLA(Backbone, ABC):
         num_tokens: L, tokens of one decision.
     """
 
+    forward_methods = ("features", "forward_with_features")
+
     def __init__(self, description: Description, num_tokens: int) -> None:
         super().__init__(description)
         self.num_tokens, self._num_bins = num_tokens, description.config["n_action_bins"]
         self._num_words = description.config["text_config"]["vocab_size"] - description.config["pad_to_multiple_of"]
 
-    @abstractmethod
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Return the logits of every token of one decision, float32 [N, L, bins].
 
         Args:
             pixels: Pixels, see :meth:`Backbone.embed_context`.
             prompt_ids: Prompt, see there.
-            tokens: Tokens of the decision, int64 [N, L].
+            tokens: Tokens of the decision, int64 [N, L]; not read where the logits do not depend on them.
         """
+        return self.action_logits(self.read_tokens(pixels, prompt_ids, tokens))
+
+    def forward_with_features(
+        self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits, and the hidden state that gives the first token, float [N, hidden]; see :meth:`forward`."""
+        hidden = self.read_tokens(pixels, prompt_ids, tokens)
+        return self.action_logits(hidden), hidden[:, 0].clone()  # FSDP warns of views that leave a model
+
+    @abstractmethod
+    def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
+        """Return the hidden state that gives the first token, float [N, hidden]; see :meth:`forward`."""
+
+    @abstractmethod
+    def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
+        """Return the hidden states that give the tokens, float [N, L, hidden]; see :meth:`forward`."""
 
     @abstractmethod
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
@@ -147,12 +164,17 @@ class OpenVLA(Backbone, ABC):
 class AutoregressiveOpenVLA(OpenVLA):
     """Decodes one token after the other, like OpenVLA."""
 
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor) -> Tensor:
-        """Return the logits of each token given those before it; see :meth:`OpenVLA.forward`."""
+    def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
+        """Return the hidden state after the prompt."""
+        return self.read(*self.embed_context(pixels, prompt_ids))[:, -1].clone()
+
+    def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
+        """Return the hidden states, each given the tokens before it; see :meth:`OpenVLA.read_tokens`."""
+        assert tokens is not None
         embedded, present = self.embed_context(pixels, prompt_ids)
         embedded = torch.cat([embedded, self.embed_tokens(tokens[:, :-1])], dim=1)
         present = torch.cat([present, torch.ones_like(tokens[:, :-1], dtype=torch.bool)], dim=1)
-        return self.action_logits(self.read(embedded, present)[:, -self.num_tokens :])
+        return self.read(embedded, present)[:, -self.num_tokens :]
 
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Choose token by token, with a cache of keys and values; see :meth:`OpenVLA.decide`."""
@@ -172,15 +194,20 @@ class AutoregressiveOpenVLA(OpenVLA):
 class ParallelOpenVLA(OpenVLA):
     """Decodes all tokens of a chunk at once, like OpenVLA-OFT with action tokens."""
 
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Return the logits of all tokens, which are independent of each other; see :meth:`OpenVLA.forward`."""
+    def features(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
+        """Return the hidden state of the first blank's predecessor, which attends to everything."""
+        return self.read_tokens(pixels, prompt_ids, None)[:, 0].clone()
+
+    def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
+        """Return the hidden states, which do not depend on the tokens; see :meth:`OpenVLA.read_tokens`."""
+        del tokens
         context, present = self.embed_context(pixels, prompt_ids)
         blanks = context.new_zeros(len(context), self.num_tokens, context.shape[-1])
         stop = self.embed(prompt_ids.new_full((len(prompt_ids), 1), self.language_model.config.eos_token_id))
         present = F.pad(present, (0, self.num_tokens + 1), value=True)
         mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
         hidden = self.read(torch.cat([context, blanks, stop], dim=1), present, mask)
-        return self.action_logits(hidden[:, -self.num_tokens - 2 : -2])  # a position predicts the next word
+        return hidden[:, -self.num_tokens - 2 : -2]  # a position predicts the next word
 
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Choose all tokens by one forward pass; see :meth:`OpenVLA.decide`."""

@@ -92,6 +92,28 @@ class OpenVLAPolicy:
         decided, observation = decisions(batch, [*self.config.cameras, "action_tokens"], self._device)
         return evaluate_tokens(self._logits(observation), batch, decided, temperature)
 
+    @property
+    def feature_size(self) -> int:
+        """F, features of the language model."""
+        return int(self.description.config["text_config"]["hidden_size"])
+
+    def features(self, batch: TensorDict) -> torch.Tensor:
+        """Return the hidden states before the actions; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        _, seen = decisions(batch, list(self.config.cameras), self._device)
+        model: Any = self.model
+        features: torch.Tensor = model.features(pixels(self.images, self.config, seen), seen["instruction_ids"])
+        return features
+
+    def evaluate_with_features(
+        self, batch: TensorDict, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return log-probs, entropy and features; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        decided, seen = decisions(batch, [*self.config.cameras, "action_tokens"], self._device)
+        model: Any = self.model
+        images = pixels(self.images, self.config, seen)
+        logits, features = model.forward_with_features(images, seen["instruction_ids"], seen["action_tokens"])
+        return (*evaluate_tokens(logits, batch, decided, temperature), features)
+
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
         """Write a folder in the published layout, which ``policy.path`` accepts."""
         folder.mkdir(parents=True, exist_ok=True)

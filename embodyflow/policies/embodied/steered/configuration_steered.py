@@ -22,6 +22,7 @@ class SteeredConfig(FlowVLAConfig):
     reads_instruction: ClassVar[bool] = False
     exports_checkpoint: ClassVar[bool] = False
     entropy_varies: ClassVar[bool] = True
+    has_features: ClassVar[bool] = False
     steers: ClassVar[str]
 
     noise_bound: float = Field(2.0, gt=0, le=10, description="b, bound of each number of the noise, in deviations.")

@@ -1,6 +1,6 @@
 """Configuration of TinyVLA."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
 
 class TinyVLAConfig(EmbodiedPolicyConfig):
     """Sizes of :class:`~embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla.TinyVLA`, saved as ``config.json``."""
+
+    has_features: ClassVar[bool] = True
 
     name: Literal["tiny_vla"] = "tiny_vla"
     state_dim: int = Field(30, ge=0, le=4096, description="S, features of the state; 0 reads images alone.")

@@ -66,6 +66,8 @@ class TinyVLA(
 ):
     """Maps observations to the logits of a chunk of action tokens."""
 
+    forward_methods = ("features", "forward_with_features")
+
     def __init__(self, config: TinyVLAConfig) -> None:
         super().__init__(config)
         self.head = Head(config) if config.num_choices is None else ChoiceHead(config)
@@ -77,6 +79,15 @@ class TinyVLA(
         """
         logits: Tensor = self.head(self.encode(observation))
         return logits
+
+    def features(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the features before the head, float32 [N, hidden]."""
+        return self.encode(observation)
+
+    def forward_with_features(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return logits and features."""
+        features = self.encode(observation)
+        return self.head(features), features
 
 
 class TinyVLAValue(Encoder):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,26 @@ class TinyVLAPolicy:
         """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
         decided, observation = decisions(batch, self._keys, self._device)
         return evaluate_tokens(self.model(observation), batch, decided, temperature)
+
+    @property
+    def feature_size(self) -> int:
+        """F, features of the residual stream."""
+        return self.config.hidden_size
+
+    def features(self, batch: TensorDict) -> torch.Tensor:
+        """Return the inputs of the head before each decision; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        model: Any = self.model
+        features: torch.Tensor = model.features(decisions(batch, self._keys, self._device)[1])
+        return features
+
+    def evaluate_with_features(
+        self, batch: TensorDict, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return log-probs, entropy and features; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
+        decided, observation = decisions(batch, self._keys, self._device)
+        model: Any = self.model
+        logits, features = model.forward_with_features(observation)
+        return (*evaluate_tokens(logits, batch, decided, temperature), features)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
         """Write a Hugging Face folder that ``TinyVLA.from_pretrained`` loads."""

@@ -157,3 +157,14 @@ def test_reinforcement_learning_goes_on_from_imitation_and_not_the_reverse(imita
     back = ("dagger.steps=7", "pipeline.name=dagger", "rollout.keep_episodes=0", "algorithm.clip_high=0.2")
     with pytest.raises(ConfigError, match=r"^dagger: must be null: the run grpo has no labelled steps to go on with$"):
         branch("grpo", *back, "trainer.epochs=1", "trainer.num_minibatches=1")
+
+
+def test_a_branch_keeps_the_features_of_its_critic(tmp_path: Path) -> None:
+    first = RunRequest(experiment="embodied", run_id="first", overrides=(f"run_root={tmp_path}",), flow="ppo")
+    run = open_folder(first, check(first))
+    run.checkpoints.begin(0)
+    run.checkpoints.commit(0, {"weights_digest": "0" * 64, "policy_version": 0, "digests": {}}, keep=2)
+    Ledger(run.ledger_path).append("commit", 0, {})
+    words = (f"run_root={tmp_path}", "branch.run=first", "critic.features=policy")
+    with pytest.raises(ConfigError, match=r"^critic.features=policy: the run first has own, which a branch keeps$"):
+        check(RunRequest(overrides=words, flow="ppo"))

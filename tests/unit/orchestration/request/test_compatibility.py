@@ -151,6 +151,17 @@ KL = """
             "algorithm.advantage=grpo: does not read the running baselines of the pipeline (node agent_baseline)",
         ),
         ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs a pipeline without a critic"),
+        ("grpo", ["critic.features=policy"], "critic.features=policy: algorithm.advantage=grpo has no critic; allowed"),
+        (
+            "ppo",
+            ["pipeline.name=ppo_joint"],
+            "critic.epochs=5: must be trainer.epochs=4 with a pipeline that trains policy and critic in the same opt",
+        ),
+        (
+            "ppo",
+            ["critic.features=policy", "critic.coef=0"],
+            "critic.coef=0: allowed is 1; the pipeline trains the critic in steps of its own. Steps of policy and",
+        ),
         ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs a pipeline without a critic"),
         (
             "ppo",
