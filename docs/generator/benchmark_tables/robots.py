@@ -91,6 +91,21 @@ def dsrl() -> str:
     return table(head, rows)
 
 
+def rlpd() -> str:
+    """Return success on unseen goals of RLPD from a few demonstrations, beside GRPO's means from as many."""
+    rows = []
+    for experiment in ("push",):
+        report = read(f"rlpd_{experiment}")
+        peer = f"{report['grpo']['success_after']:.2f}", f"{report['grpo']['episodes']:,.0f}"
+        for run in report["runs"]:
+            cloned, trained = (f"{run['points'][place]['success']:.2f}" for place in (0, -1))
+            counts = (f"{run[name]:,}" for name in ("episodes", "steps"))
+            minutes = f"{run['cpu_seconds'] / 60:.1f} min"
+            rows.append((code(experiment), str(run["seed"]), cloned, f"**{trained}**", *counts, minutes, *peer))
+    head = ("Experiment", "Seed", "Cloned", "Trained", "Episodes", "Steps", "CPU time", "GRPO", "Its episodes")
+    return table(head, rows)
+
+
 def vector_env() -> str:
     """Return steps per second of vector environments."""
     report = read("vector_env")
@@ -136,6 +151,7 @@ TABLES = (
     full_size,
     members,
     dagger,
+    rlpd,
     dsrl,
     vector_env,
     batched_env,

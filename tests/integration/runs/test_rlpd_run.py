@@ -29,7 +29,7 @@ def test_a_run_learns_from_demonstrations_and_goes_on_after_a_resume(tmp_path: P
     assert len({record["weights_digest"] for record in records}) == 3
     stored = [record["replay/num_transitions"] for record in records]
     steps = [record["train/optimizer_steps"] for record in records]
-    assert steps == [new - old for old, new in pairwise([0, *stored])]  # an update for each decision
+    assert steps == [3 * (new - old) for old, new in pairwise([0, *stored])]  # three updates for each decision
     state = json.loads((folder.path / "demonstrations" / "replay.json").read_text())
     assert state["num_envs"] == 5 and state["length"] > 50  # every step of two demonstrations
     assert 0 <= json.loads(folder.summary_path.read_text())["success_rate_after"] <= 1

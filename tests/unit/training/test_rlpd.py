@@ -24,6 +24,7 @@ STATE, CHUNK, ACTION = 30, 5, 4
 WORDS = (
     *("experiment=push", "algorithm=rlpd", "policy.hidden_size=16", "policy.num_critics=4", "off_policy.batch_size=8"),
     *("warm_start.steps=2", "rollout.num_workers=1", "off_policy.critic_updates=0"),
+    *("off_policy.updates_per_transition=1", "off_policy.policy_delay=1"),
 )
 
 
