@@ -48,7 +48,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "data_plane.json"
 LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))
 NUM_RANKS = 10
 NUM_ROWS = 512
-ROUNDS = {1: 15, 100: 5, 500: 3, 1000: 3}  # number of rounds by megabytes
+ROUNDS = {1: 15, 100: 9, 500: 3, 1000: 3}  # number of rounds by megabytes
 TOO_LARGE = {("verl", "flat", 1000)}  # does not fit into 24 GB of memory: its driver alone needs more than 8 GB
 TARGETS = {"verl": 10.0, "ray refs": 2.0, "memcpy": 0.4}
 

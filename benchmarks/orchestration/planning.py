@@ -7,6 +7,7 @@ Ray nodes; cases for which it would take minutes leave it out. Contenders take t
 """
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -82,10 +83,12 @@ def measure(case: Case) -> dict[str, Any]:
     hosts = [host(rank, case.targets, case.nodes) for rank in range(case.targets)]
     times, result = defaultdict(list), {}
     for _ in range(case.rounds):
+        gc.collect()  # else the peer, which makes many objects, has a full collection in every other round
         started = time.perf_counter()
         parts = balance(shards, costs, hosts)
         times["ours_ms"].append(time.perf_counter() - started)
         if case.peer:
+            gc.collect()
             started = time.perf_counter()
             partition = verl_karmarkar_karp(costs.astype(int).tolist(), case.targets, equal_size=False)
             times["verl_ms"].append(time.perf_counter() - started)
