@@ -175,7 +175,7 @@ class WorkerGroup:
         """Wait until no node with a model runs on the ranks; none starts during the block.
 
         Args:
-            facts: What waits, for the trace.
+            facts: Facts of what waits, for the trace.
         """
         if self._model.locked():
             with span(f"wait for the {self.role} group", "wait", track="waits", **facts):
