@@ -63,7 +63,6 @@ def check_compatibility(config: RunConfig) -> None:
     graph = load_pipeline(**source)
     _check_sums(graph, config)
     _check_critic(graph, config)
-    _check_critic_steps(graph, config)
     _check_baseline(graph, config)
     _check_agent_baseline(graph, config)
     _check_kl(graph, config)
@@ -77,6 +76,7 @@ def check_compatibility(config: RunConfig) -> None:
     _check_replay(graph, config)
     _check_labels(graph, config)
     _check_own_weights(graph, config)
+    _check_critic_steps(graph, config)
 
 
 def _check_own_weights(graph: TaskGraph, config: RunConfig) -> None:
