@@ -104,12 +104,8 @@ class Learner(TrainedModel):
                 taken += [(norm, 1) for norm in compiled.take(rows, cuts, totals)]
             else:
                 taken += [_step(learners, objectives, rows[cut], self._config, self._mesh, totals) for cut in cuts]
-        # Log-probs and values of the next iteration's rows are the first to use the statistics of states.
         for learner in learners:
-            if normalizers_of(learner.model):
-                count_states(learner.model, batch["state"], batch["loss_mask"].any(-1), self._mesh.sum)
-            if return_scale_of(learner.model) is not None:
-                count_returns(learner.model, batch["running_returns"], batch["loss_mask"].any(-1), self._mesh.sum)
+            learner._update_statistics(batch)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
         metrics[f"perf/{self._area}_micro_batches"] = last(sum(passes for _, passes in taken))
         if compiled is not None:
@@ -118,6 +114,16 @@ class Learner(TrainedModel):
             f"{self._area}/grad_norm": last(float(np.mean([norm for norm, _ in taken]))),
             steps: last(len(taken)),
         }
+
+    def _update_statistics(self, batch: TensorDict) -> None:
+        """Let the rows enter the running statistics of the model, if it has any.
+
+        Log-probs and values of the next iteration's rows are the first to use those of states.
+        """
+        if normalizers_of(self.model):
+            count_states(self.model, batch["state"], batch["loss_mask"].any(-1), self._mesh.sum)
+        if return_scale_of(self.model) is not None:
+            count_returns(self.model, batch["running_returns"], batch["loss_mask"].any(-1), self._mesh.sum)
 
     def _shuffled(
         self, batch: TensorDict, positions: np.ndarray, total_rows: int, seed: int

@@ -19,7 +19,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import Metric, Reduction
 from embodyflow.data.streaming.tickets import Selection
-from embodyflow.errors import DamageError
+from embodyflow.errors import DamageError, InfrastructureError
 from embodyflow.process.durable_files import flush
 from embodyflow.process.tracing import span
 from embodyflow.record.ledger import Ledger
@@ -129,6 +129,7 @@ class Stages:
             done = [task for task in self._writes if task.done()]
             self._writes = [task for task in self._writes if not task.done()]
             if errors := [error for task in done if (error := task.exception()) is not None]:
+                errors.sort(key=lambda error: isinstance(error, InfrastructureError))  # a recovery mends only these
                 for other in errors[1:]:
                     errors[0].add_note(f"and at the same time: {other}")
                 raise errors[0]

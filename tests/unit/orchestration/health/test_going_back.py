@@ -199,3 +199,27 @@ def test_every_failed_write_is_reported(
     with pytest.raises(OSError, match="no room for 1") as failure:
         asyncio.run(commit_twice())
     assert failure.value.__notes__ == ["and at the same time: no room for 2"]
+
+
+def test_a_lost_trainer_hides_no_full_disk(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery mends the loss alone, so the other error must reach the user."""
+    run = run_in(RunFolder(tmp_path), config_of(tiny_config, tmp_path, "mine"))
+
+    def refuse(checkpoints: Checkpoints, iteration: int, *_: Any) -> None:
+        raise OSError("no room")
+
+    async def lose_trainer() -> None:
+        raise LOST
+
+    async def commit_twice() -> None:
+        run.stages.commit(1, {}, lose_trainer())
+        run.stages.commit(2, {}, asyncio.sleep(0))
+        await asyncio.sleep(0.5)  # both have ended
+        await run.stages.drain()
+
+    monkeypatch.setattr(Checkpoints, "commit", refuse)
+    with pytest.raises(OSError, match="no room") as failure:
+        asyncio.run(commit_twice())
+    assert failure.value.__notes__ == [f"and at the same time: {LOST}"]
