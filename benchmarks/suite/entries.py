@@ -157,7 +157,7 @@ LEFT_OUT = {
     "robots.batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,
     "operations.chaos": _FAULTS,
-    "control.compiled_steps": _OWN,
+    "control.traced_steps": _OWN,
     "robots.dagger": _LEARNING,
     "orchestration.durability": _OWN,
     "orchestration.durability_account": _OWN,

@@ -366,13 +366,18 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _check_compile(self) -> "RunConfig":
-        if self.trainer.compile:
-            self.check_compile()
+        if self.trainer.compile and (line := self.what_prevents_tracing()) is not None:
+            raise ValueError(line)
         return self
 
-    def check_compile(self) -> None:
-        """Refuse ``trainer.compile=true`` where steps cannot be compiled, here in every job."""
-        raise ValueError(f"trainer.compile=true: allowed is false with job={self.kind}; only job=control compiles")
+    def what_prevents_tracing(self) -> str | None:
+        """Return one line with what prevents optimizer steps that are traced to a graph; here every job does."""
+        return f"trainer.compile=true: allowed is false with job={self.kind}; only job=control compiles"
+
+    @property
+    def traces_steps(self) -> bool:
+        """Whether the trainer traces each optimizer step to a graph, which computes the same in less time."""
+        return self.what_prevents_tracing() is None
 
     @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":

@@ -118,8 +118,8 @@ class ControlPolicyConfig(ActingPolicyConfig):
     Attributes:
         discrete_policy: Name of the shipped policy that takes this one's place if ``policy.action_dim`` is null and
             the environment's action space is ``Discrete``; ``None`` if no policy does.
-        compiles: Whether ``trainer.compile`` may be set: the ``evaluate`` of policy and critic computes with tensors
-            only, and takes no decision by their values.
+        compiles: Whether optimizer steps are traced to a graph, and ``trainer.compile`` may be set: the ``evaluate`` of
+            policy and critic computes with tensors only, draws nothing, and takes no decision by their values.
     """
 
     job: ClassVar[str] = "control"

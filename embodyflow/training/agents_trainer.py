@@ -58,9 +58,7 @@ class AgentsTrainer(LanguageTrainer):
         learners = {}
         for name, member in self.policy.members.items():
             self._objectives[name] = PolicyObjective(member, self.config)
-            learners[learner_name(name)] = Learner(
-                member.model, self._objectives[name], "train", trainer, trainer, self._mesh
-            )
+            learners[learner_name(name)] = self._build_learner(member.model, self._objectives[name], "train", trainer)
         return learners
 
     def _take_steps(

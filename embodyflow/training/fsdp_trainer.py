@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 
 from embodyflow.algorithms.kl import annealed_kl_coef
 from embodyflow.config import RunConfig
+from embodyflow.config.trainer import OptimizerConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.data.parts import FullWeights
 from embodyflow.policies.base import Critic, Policy
@@ -28,11 +30,12 @@ from embodyflow.seeding import derive_seed
 from embodyflow.training.agent_baselines import AgentBaselines
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation.imitation import Imitation, Samples
-from embodyflow.training.learner import Learner, micro_batches
+from embodyflow.training.learner import Learner
 from embodyflow.training.objectives import Objective, PolicyObjective, ValueObjective
 from embodyflow.training.parallel.mesh import Mesh
 from embodyflow.training.parallel.sharding import reshard, shard
 from embodyflow.training.policy_weights import AllWeights, PolicyWeights, local
+from embodyflow.training.steps.micro_batches import micro_batches
 from embodyflow.training.value_head import SharedCritic, SharedObjective, build_critic_for
 
 
@@ -89,17 +92,19 @@ class FSDPTrainer:
         self._learners |= self._policy_learners()
         if self.critic is not None:
             value_objective = ValueObjective(self.critic, config)
-            self._learners["critic"] = Learner(
-                self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
-            )
+            self._learners["critic"] = self._build_learner(self.critic.model, value_objective, "critic", config.critic)
             if isinstance(self.critic, SharedCritic):
                 temperature = config.rollout.temperature
                 self._joint_objective = SharedObjective(self._objective, value_objective, self.critic, temperature)
 
     def _policy_learners(self) -> dict[str, Learner]:
         """Return the learners of the policy by name."""
-        trainer = self.config.trainer
-        return {"policy": Learner(self.policy.model, self._objective, "train", trainer, trainer, self._mesh)}
+        return {"policy": self._build_learner(self.policy.model, self._objective, "train", self.config.trainer)}
+
+    def _build_learner(self, model: nn.Module, objective: Objective, area: str, optimizer: OptimizerConfig) -> Learner:
+        """Return the learner of a model; see :class:`~embodyflow.training.learner.Learner`."""
+        config = self.config
+        return Learner(model, objective, area, optimizer, config.trainer, self._mesh, traces_steps=config.traces_steps)
 
     def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""

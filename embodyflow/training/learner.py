@@ -17,14 +17,14 @@ from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.policies.running_statistics.return_scale import count_returns, return_scale_of
 from embodyflow.policies.running_statistics.running_normalizer import count_states, normalizers_of
-from embodyflow.process.tracing import span
 from embodyflow.seeding import derive_seed
-from embodyflow.training.compiled_steps import CompiledSteps, Totals
-from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.mesh import Mesh
-from embodyflow.training.parallel.sharding import clip_gradients
-from embodyflow.training.trained_model import TrainedModel, release_gradients
+from embodyflow.training.steps.eager_steps import EagerSteps
+from embodyflow.training.steps.micro_batches import draw_minibatches
+from embodyflow.training.steps.steps import Steps, Totals
+from embodyflow.training.steps.traced_steps import TracedSteps
+from embodyflow.training.trained_model import TrainedModel
 
 
 class Learner(TrainedModel):
@@ -37,6 +37,7 @@ class Learner(TrainedModel):
         optimizer: Learning rate and number of epochs.
         config: All other settings of a step.
         mesh: Mesh that the model is sharded over.
+        traces_steps: Whether the whole step of a mini-batch can be traced to a graph; it has the same result.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Learner(TrainedModel):
         optimizer: OptimizerConfig,
         config: TrainerConfig,
         mesh: Mesh,
+        *,
+        traces_steps: bool = False,
     ) -> None:
         super().__init__(model, optimizer.learning_rate, config)
         self._objective, self._area, self._settings = objective, area, optimizer
-        self._mesh = mesh
-        self._compiled: dict[tuple[Learner, ...], CompiledSteps] = {}
+        self._mesh, self._traces_steps = mesh, traces_steps
+        self._steps_by_learners: dict[tuple[Learner, ...], Steps] = {}
 
     def train(
         self,
@@ -85,34 +88,31 @@ class Learner(TrainedModel):
         Raises:
             FloatingPointError: The loss or a gradient is NaN or inf; the weights stay as they were before the step.
         """
-        steps = f"{self._area}/optimizer_steps"
+        num_steps = f"{self._area}/optimizer_steps"
         if total_rows == 0:
-            return {steps: last(0)}
+            return {num_steps: last(0)}
         learners = (self, *joint)
         objectives = [learner._objective for learner in learners] if objective is None else [objective]
         for learner in learners:
             learner.set_rate(rate)
         totals: Totals = defaultdict(list)
-        compiled = self._compiled_with(joint, objectives) if self._config.compile else None
-        compiling = 0.0 if compiled is None else compiled.seconds
+        steps = self._steps_with(joint, objectives)
+        compiling = steps.compile_seconds
         taken = list[tuple[float, int]]()
         for epoch in range(self._settings.epochs):
             rows, cuts = self._shuffled(batch, positions, total_rows, derive_seed(seed, epoch))
             for each in objectives:
                 rows = each.prepare(rows, cuts, total_rows, self._mesh.sum)
-            if compiled is not None:
-                taken += [(norm, 1) for norm in compiled.take(rows, cuts, totals)]
-            else:
-                taken += [_step(learners, objectives, rows[cut], self._config, self._mesh, totals) for cut in cuts]
+            taken += steps.take(rows, cuts, totals)
         for learner in learners:
             learner._update_statistics(batch)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
         metrics[f"perf/{self._area}_micro_batches"] = last(sum(passes for _, passes in taken))
-        if compiled is not None:
-            metrics[f"perf/{self._area}_compile_seconds"] = last(compiled.seconds - compiling)
+        if self._config.compile:
+            metrics[f"perf/{self._area}_compile_seconds"] = last(steps.compile_seconds - compiling)
         return metrics | {
             f"{self._area}/grad_norm": last(float(np.mean([norm for norm, _ in taken]))),
-            steps: last(len(taken)),
+            num_steps: last(len(taken)),
         }
 
     def _update_statistics(self, batch: TensorDict) -> None:
@@ -136,66 +136,16 @@ class Learner(TrainedModel):
         ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
         return rows, [slice(start, end) for start, end in pairwise([0, *ends])]
 
-    def _compiled_with(self, joint: Sequence["Learner"], objectives: Sequence[Objective]) -> CompiledSteps:
-        """Return the compiled steps of this model with others, the same ones in every iteration."""
+    def _steps_with(self, joint: Sequence["Learner"], objectives: Sequence[Objective]) -> Steps:
+        """Return the steps of this model with others, the same object in every iteration."""
         learners = (self, *joint)
-        if learners not in self._compiled:
-            self._compiled[learners] = CompiledSteps(learners, objectives, self._config.max_grad_norm)
-        return self._compiled[learners]
-
-
-def _step(
-    learners: Sequence[Learner],
-    objectives: Sequence[Objective],
-    rows: TensorDict,
-    config: TrainerConfig,
-    mesh: Mesh,
-    totals: Totals,
-) -> tuple[float, int]:
-    """Take one optimizer step with every learner on this rank's prepared rows of a mini-batch.
-
-    Returns:
-        The gradient norm, and the number of micro-batches.
-    """
-    parameters = [parameter for learner in learners for parameter in learner.parameters]
-    release_gradients(parameters)  # a step that failed leaves some
-    cuts = micro_batches(rows, config, mesh)
-    for cut in cuts:
-        losses = []
-        with span("micro-batch", "training", rows=cut.stop - cut.start):
-            for objective in objectives:
-                loss, metrics = objective.loss(rows[cut] if len(cuts) > 1 else rows)
-                losses.append(loss)
-                for name, pair in metrics.items():
-                    totals[name].append(pair)
-            # FSDP averages gradients over the parts of the batch; the loss needs their sum.
-            (sum(losses[1:], losses[0]) * mesh.num_parts).backward()
-    with span("optimizer step", "training"):
-        norm = clip_gradients(parameters, config.max_grad_norm)
-        for learner in learners:
-            learner.step()
-    release_gradients(parameters)  # the passes until the next step need their memory
-    return norm, len(cuts)
-
-
-def micro_batches(rows: TensorDict, config: TrainerConfig, mesh: Mesh) -> list[slice]:
-    """Return slices of this rank's rows, one per forward pass; a collective that returns equally many on every rank."""
-    if config.micro_batch_tokens is not None:
-        cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
-    else:
-        cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
-    # Forward and backward are collectives, so ranks with fewer micro-batches add empty ones.
-    return cuts + [slice(0, 0)] * (mesh.largest(len(cuts)) - len(cuts))
-
-
-def _num_tokens(rows: TensorDict) -> list[int]:
-    """Return the number of tokens per row in a forward pass: those of prompt and response, or those in the mask."""
-    if "response_length" in set(rows.keys()):
-        numbers: torch.Tensor = rows["prompt_length"] + rows["response_length"]
-    else:
-        numbers = rows["loss_mask"].flatten(1).sum(1)
-    counts: list[int] = numbers.tolist()
-    return counts
+        if learners not in self._steps_by_learners:
+            self._steps_by_learners[learners] = (
+                TracedSteps(learners, objectives, self._config)
+                if self._traces_steps
+                else EagerSteps(learners, objectives, self._config, self._mesh)
+            )
+        return self._steps_by_learners[learners]
 
 
 def _merge_mean(sums_and_counts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Metric:

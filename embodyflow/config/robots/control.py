@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.robots.compilation import check_compilation
 from embodyflow.config.robots.environment import (
     EnvConfig,
     SteppingConfig,
@@ -15,6 +14,7 @@ from embodyflow.config.robots.environment import (
     unrestorable_tasks,
 )
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
+from embodyflow.config.robots.traced_steps import what_prevents_tracing
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -104,11 +104,11 @@ class ControlConfig(RunConfig):
                 "iteration continues the episodes of the previous one"
             )
 
-    def check_compile(self) -> None:
-        """Refuse ``trainer.compile=true`` with settings whose steps cannot be compiled."""
+    def what_prevents_tracing(self) -> str | None:
+        """Return one line with what prevents traced steps; ``None`` if nothing does."""
         if self.off_policy is not None:
-            raise ValueError(f"trainer.compile=true: allowed is false with off_policy.name={self.off_policy.name}")
-        check_compilation(self.trainer, self.algorithm, self.policy, self.cluster.device)
+            return f"trainer.compile=true: allowed is false with off_policy.name={self.off_policy.name}"
+        return what_prevents_tracing(self.trainer, self.algorithm, self.policy, self.cluster.device)
 
     @model_validator(mode="after")
     def _check_off_policy(self) -> "ControlConfig":

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
+from embodyflow.training.steps.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 2**32))

@@ -19,7 +19,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer
-from embodyflow.training.micro_batches import draw_minibatches
+from embodyflow.training.steps.micro_batches import draw_minibatches
 from embodyflow.types import Batch
 
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 2, 60, 3, 4

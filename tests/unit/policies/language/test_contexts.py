@@ -15,7 +15,7 @@ from embodyflow.policies.language.causal_lm.packing_causal_lm import pack_rows
 from embodyflow.policies.language.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.language.causal_lm.sequences_causal_lm import sequences_of
 from embodyflow.policies.language.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
-from embodyflow.training.learner import micro_batches
+from embodyflow.training.steps.micro_batches import micro_batches
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}

@@ -1,38 +1,33 @@
-"""What ``trainer.compile`` needs of the other keys."""
+"""Which settings allow optimizer steps that are traced to a graph, and so ``trainer.compile``."""
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.policies.policy_config import ControlPolicyConfig
 
-UNCOMPILED_LOSSES = ("clip_cov", "kl_cov")
+UNTRACED_LOSSES = ("clip_cov", "kl_cov")
 """Losses that select tokens by random numbers from the seeds of rows, which no graph of tensors can."""
 
 
-def check_compilation(
+def what_prevents_tracing(
     trainer: TrainerConfig, algorithm: AlgorithmConfig, policy: ControlPolicyConfig, device: str
-) -> None:
-    """Refuse settings whose optimizer steps cannot be compiled.
+) -> str | None:
+    """Return one line with the key that prevents traced steps and what ``trainer.compile`` allows; ``None`` if none.
 
     Args:
-        trainer: Settings of the section ``trainer``, with ``compile``.
+        trainer: Settings of the section ``trainer``.
         algorithm: Settings of the section ``algorithm``.
         policy: Policy to train.
         device: Device of the trainer.
-
-    Raises:
-        ValueError: One line with the key and what is allowed.
     """
     if not policy.compiles:
-        raise ValueError(
+        return (
             f"trainer.compile=true: allowed is false with policy.name={policy.name}; mlp_gaussian and mlp_categorical "
             "compile, and a policy whose configuration has compiles = True"
         )
-    compiled = [name for name in LOSSES.built_in if name not in UNCOMPILED_LOSSES]
-    if algorithm.loss not in compiled:
-        raise ValueError(
-            f"algorithm.loss={algorithm.loss}: allowed with trainer.compile=true are {', '.join(compiled)}"
-        )
+    traced = [name for name in LOSSES.built_in if name not in UNTRACED_LOSSES]
+    if algorithm.loss not in traced:
+        return f"algorithm.loss={algorithm.loss}: allowed with trainer.compile=true are {', '.join(traced)}"
     needed = {
         "cluster.device": (device, ("cpu",)),
         "trainer.num_ranks": (trainer.num_ranks, (1,)),
@@ -48,4 +43,5 @@ def check_compilation(
         if value not in allowed:
             words = " or ".join("null" if each is None else str(each).lower() for each in allowed)
             given = str(value).lower() if isinstance(value, bool | float | int | str) else "set"
-            raise ValueError(f"{key}={given}: allowed with trainer.compile=true is {words}")
+            return f"{key}={given}: allowed with trainer.compile=true is {words}"
+    return None

@@ -7,6 +7,11 @@ of a forward and backward pass.
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.config.trainer import TrainerConfig
+from embodyflow.training.parallel.mesh import Mesh
 
 
 def draw_minibatches(total_rows: int, num_minibatches: int, seed: int) -> np.ndarray:
@@ -42,3 +47,23 @@ def cut_by_tokens(num_tokens: Sequence[int], limit: int) -> list[slice]:
             start, total = row, 0
         total += tokens
     return [*cuts, slice(start, len(num_tokens))] if len(num_tokens) else []
+
+
+def micro_batches(rows: TensorDict, config: TrainerConfig, mesh: Mesh) -> list[slice]:
+    """Return slices of this rank's rows, one per forward pass; a collective that returns equally many on every rank."""
+    if config.micro_batch_tokens is not None:
+        cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
+    else:
+        cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
+    # Forward and backward are collectives, so ranks with fewer micro-batches add empty ones.
+    return cuts + [slice(0, 0)] * (mesh.largest(len(cuts)) - len(cuts))
+
+
+def _num_tokens(rows: TensorDict) -> list[int]:
+    """Return the number of tokens per row in a forward pass: those of prompt and response, or those in the mask."""
+    if "response_length" in set(rows.keys()):
+        numbers: torch.Tensor = rows["prompt_length"] + rows["response_length"]
+    else:
+        numbers = rows["loss_mask"].flatten(1).sum(1)
+    counts: list[int] = numbers.tolist()
+    return counts

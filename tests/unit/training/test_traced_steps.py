@@ -1,4 +1,4 @@
-"""Compiled optimizer steps: they compute what eager steps do but for the last bits, and they repeat bit for bit."""
+"""Traced optimizer steps: they are eager steps bit for bit, and compiled they differ in the last bits and repeat."""
 
 import json
 import os
@@ -13,8 +13,12 @@ from small_engines import JOBS, connected_trainer
 from trainers import SEED
 
 from embodyflow.config import RunConfig
+from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric
+from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.control.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian
+from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.types import Batch
 
@@ -32,6 +36,9 @@ VARIANTS = {
     "cispo": ("algorithm.loss=cispo",),
     "gpg": ("algorithm.loss=gpg", "algorithm.aggregation=seq_mean_token_mean"),
     "sapo": ("algorithm.loss=sapo", "algorithm.aggregation=seq_mean_token_sum_norm"),
+    "value clipping and no dual clip": ("algorithm.value_clip=null", "algorithm.clip_ratio_c=null"),
+    "dual clip": ("algorithm.clip_ratio_c=3",),
+    "cpgd": ("algorithm.loss=cpgd",),
     "categorical": ("env=cart_pole", "policy=mlp_categorical", "policy.state_dim=4", "policy.num_actions=2"),
 }
 
@@ -66,9 +73,52 @@ def trained(*words: str) -> tuple[dict[str, torch.Tensor], list[dict[str, Metric
         return {name: value.clone() for name, value in state.items()}, metrics
 
 
+def trained_eagerly(*words: str) -> tuple[dict[str, torch.Tensor], list[dict[str, Metric]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ControlConfig, "traces_steps", False)
+        return trained(*words)
+
+
+@pytest.mark.parametrize("words", VARIANTS.values(), ids=VARIANTS)
+def test_traced_steps_are_eager_steps_bit_by_bit(words: tuple[str, ...]) -> None:
+    (eager, expected), (traced, metrics) = trained_eagerly(*words), trained(*words)
+    for name, weights in eager.items():
+        assert weights.equal(traced[name]), name
+    for ours, theirs in zip(metrics, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert ours["train/grad_norm"].value == theirs["train/grad_norm"].value > 0
+        for name, metric in theirs.items():
+            assert ours[name].value == pytest.approx(metric.value, rel=1e-12), name
+            assert ours[name].weight == metric.weight
+
+
+def test_a_parameter_without_a_gradient_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithUnused(MLPGaussian):
+        def __init__(self, config: MLPGaussianConfig) -> None:
+            super().__init__(config)
+            self.unused = torch.nn.Parameter(torch.ones(3))
+
+    monkeypatch.setattr("embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian.MLPGaussian", WithUnused)
+    (eager, _), (traced, _) = trained_eagerly("trainer.weight_decay=0.1"), trained("trainer.weight_decay=0.1")
+    assert traced["policy.unused"].tolist() == [1, 1, 1]
+    assert all(weights.equal(traced[name]) for name, weights in eager.items())
+
+
+def test_a_policy_that_draws_while_it_is_evaluated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = MLPGaussianPolicy.evaluate
+
+    def noisy(self: MLPGaussianPolicy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        log_probs, entropy = evaluate(self, batch, temperature)
+        return log_probs * (1 + torch.rand(())), entropy
+
+    monkeypatch.setattr(MLPGaussianPolicy, "evaluate", noisy)
+    with pytest.raises(RuntimeError, match="set compiles = False"):
+        trained()
+
+
 def check_near(words: tuple[str, ...]) -> None:
     """Check that compiled steps give the weights and metrics of eager ones, up to rounding."""
-    (eager, expected), (compiled, metrics) = trained(*words), trained(*words, "trainer.compile=true")
+    (eager, expected), (compiled, metrics) = trained_eagerly(*words), trained(*words, "trainer.compile=true")
     torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-6)
     for ours, theirs in zip(metrics, expected, strict=True):
         assert ours.pop("perf/train_compile_seconds").value >= 0
@@ -78,17 +128,10 @@ def check_near(words: tuple[str, ...]) -> None:
             assert ours[name].weight == metric.weight
 
 
-@pytest.mark.parametrize("words", VARIANTS.values(), ids=VARIANTS)
-def test_the_traced_graph_of_a_step_computes_what_eager_steps_do(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)  # the graph itself, without machine code
-    check_near(words)
-
-
-def test_a_gradient_that_is_not_finite_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gradient_that_is_not_finite_leaves_the_weights(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
-    with connected_trainer(config_of("trainer.compile=true")) as trainer:
+    with connected_trainer(config_of(f"trainer.compile={str(compiled).lower()}")) as trainer:
         rows, before = rows_of(trainer, 1), trainer.fingerprint()
         rows["returns"][:] = torch.inf
         with pytest.raises(FloatingPointError, match="skipped the optimizer step"):
@@ -104,7 +147,7 @@ def test_compiled_steps_compute_what_eager_steps_do() -> None:
 PROGRAM = """
 import hashlib, json, sys
 import psutil
-from test_compiled_steps import trained
+from test_traced_steps import trained
 weights, metrics = trained("trainer.compile=true")
 digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
 children = len(psutil.Process().children(recursive=True))

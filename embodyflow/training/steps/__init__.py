@@ -1,0 +1,1 @@
+"""The optimizer steps of a pass over the rows, eager or as a traced graph."""
