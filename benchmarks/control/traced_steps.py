@@ -52,7 +52,7 @@ def eager() -> Steps:
     traces_steps = ControlConfig.traces_steps
     ControlConfig.traces_steps = property(lambda _: False)
     steps = Steps()
-    ControlConfig.traces_steps = traces_steps  # type: ignore[method-assign]
+    ControlConfig.traces_steps = traces_steps
     return steps
 
 
