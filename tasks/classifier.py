@@ -12,7 +12,7 @@ from embodyflow.errors import ConfigError, RewardError
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import Reducer
-from embodyflow.record.labelled_episodes import LabelledEpisodes
+from embodyflow.record.episodes.labelled_episodes import LabelledEpisodes
 from embodyflow.rewards.progress.episode_embeddings import build_embedding
 from embodyflow.rewards.progress.success_classifier import (
     area_under_roc,

@@ -17,7 +17,7 @@ from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import EmbodiedEngine, EpisodeEngine, EpisodeT
 from embodyflow.nodes.evaluation_parts import Part, part_to_play, parts_of, shares_of
-from embodyflow.record.episode_record import read_iteration
+from embodyflow.record.episodes.episode_record import read_iteration
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import judge
 

@@ -40,8 +40,8 @@ def run_and_account(flow: str, experiment: str, iterations: int, folder: str, ov
     import embodyflow.record.checkpoints as checkpoints
     import embodyflow.record.metrics_log as metrics_log
     from embodyflow.orchestration.run.iterations.graph_run import GraphRun
+    from embodyflow.record.episodes.stage_rows import StageRows
     from embodyflow.record.ledger import Ledger
-    from embodyflow.record.stage_rows import StageRows
 
     training: Any = importlib.import_module("embodyflow.orchestration.run.training")
     notes, seconds = Path(folder) / "account.jsonl", list[float]()

@@ -28,7 +28,7 @@ import psutil
 
 from benchmarks.commands import ROOT
 from benchmarks.control.ppo_control import cpu_seconds
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 RESULTS = ROOT / "benchmarks" / "results" / "libero_images.json"
 NUM_ENVS = os.cpu_count() or 1

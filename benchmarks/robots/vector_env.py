@@ -47,7 +47,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from benchmarks.commands import ROOT
 from benchmarks.report import write_report
 from embodyflow.environments.metaworld_step import FastStep
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 NUM_ENVS = 16
 NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)

@@ -28,7 +28,7 @@ from embodyflow.generation.interface import (
 )
 from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
-from embodyflow.process.file_modes import follow_umask
+from embodyflow.process.files.file_modes import follow_umask
 
 STREAM_INTERVAL = 64  # tokens per event of a streamed response
 COMPLETIONS_PATH = "/v1/completions"

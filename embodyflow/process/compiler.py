@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 from embodyflow.errors import ConfigError
-from embodyflow.process.private_folder import user_folder
+from embodyflow.process.files.private_folder import user_folder
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 TRUSTED_VERSION = 12

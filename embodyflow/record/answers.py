@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from embodyflow.process.durable_files import write_durably
+from embodyflow.process.files.durable_files import write_durably
 
 
 class AnswerFile:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import DamageError, DiskFullError
-from embodyflow.process.durable_files import flush, link_or_copy, make_folder, write_atomically
+from embodyflow.process.files.durable_files import flush, link_or_copy, make_folder, write_atomically
 from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, unfinished_folder
 
 

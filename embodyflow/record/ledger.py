@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embodyflow.errors import DamageError
-from embodyflow.process.durable_files import flush, whole_lines
+from embodyflow.process.files.durable_files import flush, whole_lines
 
 _BEGINNING = "0" * 64
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from embodyflow.process.durable_files import flush, whole_lines, write_durably
+from embodyflow.process.files.durable_files import flush, whole_lines, write_durably
 from embodyflow.record.ledger import Ledger
 
 Record: TypeAlias = dict[str, Any]

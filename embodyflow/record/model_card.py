@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 import embodyflow
 from embodyflow.config import RunConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
-from embodyflow.process.durable_files import write_atomically
+from embodyflow.process.files.durable_files import write_atomically
 
 _logger = logging.getLogger(__name__)
 

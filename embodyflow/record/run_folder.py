@@ -13,13 +13,13 @@
         ledger.jsonl      what is committed: :mod:`embodyflow.record.ledger`
         origin/iteration-000040/         branches off another run's weights only: the checkpoint that has them
         checkpoints/iteration-000005/    complete once it has that name: :mod:`embodyflow.record.checkpoints`
-        stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
-        stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
+        stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`.episodes.stage_rows`
+        stream/<node>/<group>/           rows of single groups, in streaming: :mod:`.episodes.group_rows`
         evaluating/iteration-000005/     checkpoint that is evaluated beside training, until the result is recorded
         evaluations/iteration-000005/<node>/  rows of an evaluation beside training, until it is recorded
         open_episodes/    control jobs only: episodes that span iterations
-        labelled/iteration-000005  episodes of a success classifier: :mod:`embodyflow.record.labelled_episodes`
-        episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
+        labelled/iteration-000005  episodes of a success classifier: :mod:`embodyflow.record.episodes.labelled_episodes`
+        episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episodes.episode_folders`
         question.json, answer.json       while the run is paused: :mod:`embodyflow.record.answers`
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
         observations.json  digest of the policy's first observation of each task
@@ -48,14 +48,14 @@ from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
-from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
-from embodyflow.process.file_lock import hold_lock, holder
+from embodyflow.process.files.durable_files import flush, make_folder, write_atomically, write_durably
+from embodyflow.process.files.file_lock import hold_lock, holder
 from embodyflow.record.checkpoints import Checkpoints
-from embodyflow.record.episode_folders import EpisodeFolders
-from embodyflow.record.group_rows import GroupRows
+from embodyflow.record.episodes.episode_folders import EpisodeFolders
+from embodyflow.record.episodes.group_rows import GroupRows
+from embodyflow.record.episodes.stage_rows import StageRows
 from embodyflow.record.metrics_log import MetricsLog
-from embodyflow.record.stage_rows import StageRows
-from embodyflow.workers.profiles import PROFILES
+from embodyflow.workers.rank.profiles import PROFILES
 
 UNRESTORABLE_FILE = "unrestorable.json"
 

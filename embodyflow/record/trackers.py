@@ -10,7 +10,7 @@ from PIL import Image
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
-from embodyflow.record.episode_record import Array
+from embodyflow.record.episodes.episode_record import Array
 from embodyflow.record.metrics_log import EVALUATED
 
 EVALUATED_ITERATION = f"{EVALUATED}iteration"

@@ -29,7 +29,7 @@ from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 from embodyflow.simulation.control_env import control_env, prototype
-from embodyflow.simulation.vector_env import ChunkStep, Supervision, VectorEnv
+from embodyflow.simulation.vector.env import ChunkStep, Supervision, VectorEnv
 
 BATCH_EPISODES = 10
 """Number of longest episodes after which a batch that resets itself is reset as a whole, which bounds its replays."""

@@ -49,7 +49,7 @@ from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.simulation.vector_env import EnvQuarantinedError, Supervision, VectorEnv
+from embodyflow.simulation.vector.env import EnvQuarantinedError, Supervision, VectorEnv
 from embodyflow.types import Batch
 
 _logger = logging.getLogger(__name__)

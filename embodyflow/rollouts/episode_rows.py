@@ -18,7 +18,7 @@ from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.rollouts.action_noise import chunk_uniforms
 from embodyflow.rollouts.group_rollout import GroupRow
 from embodyflow.seeding import derive_rng
-from embodyflow.simulation.vector_env import ChunkStep, VectorEnv
+from embodyflow.simulation.vector.env import ChunkStep, VectorEnv
 
 
 @dataclass(frozen=True)

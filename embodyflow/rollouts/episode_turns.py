@@ -10,7 +10,7 @@ import numpy as np
 from embodyflow.policies.base import Decision
 from embodyflow.rollouts.episode_rows import EpisodeRows, GroupJournal, Slots, SolvedGoals
 from embodyflow.rollouts.executable_actions import numbered_actions
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from embodyflow.rollouts.demonstrators import expert_action
 from embodyflow.rollouts.episode_rows import Episode, continues, padded
 from embodyflow.rollouts.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
-from embodyflow.simulation.vector_env_worker import EnvNotFiniteError
+from embodyflow.simulation.vector.worker import EnvNotFiniteError
 
 Act: TypeAlias = Callable[[Observation, int, np.ndarray], np.ndarray]
 """Function from an observation, the index of a task and the noise of a decision, float32 ``[R]``, to a chunk of

@@ -10,7 +10,7 @@ from embodyflow.data.ragged import Ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
 from embodyflow.errors import DamageError
-from embodyflow.process.durable_files import flush, make_folder
+from embodyflow.process.files.durable_files import flush, make_folder
 from embodyflow.simulation.episode_history import Array, EpisodeHistory
 
 

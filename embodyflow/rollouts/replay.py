@@ -16,7 +16,7 @@ from embodyflow.rollouts.executable_actions import numbered_actions
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 FRAMES_PER_SECOND = 10
 """Frame rate of animations. A frame is a decision, so the environment's own time step does not matter."""
@@ -29,7 +29,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
 
     Args:
         config: Run configuration.
-        episode: One row of :data:`~embodyflow.record.episode_record.Episodes`.
+        episode: One row of :data:`~embodyflow.record.episodes.episode_record.Episodes`.
         split: Split of the episode's goal.
 
     Returns:
@@ -96,7 +96,7 @@ def frames_in(
     Args:
         env: Environment of the episode's task and split that renders.
         config: Run configuration.
-        episode: One row of :data:`~embodyflow.record.episode_record.Episodes`.
+        episode: One row of :data:`~embodyflow.record.episodes.episode_record.Episodes`.
         max_frames: Largest number of frames, evenly spaced from the first to the last; ``None`` for all.
 
     Raises:

@@ -21,7 +21,7 @@ def replayed_steps(env: gym.Env[Any, Any], episode: Mapping[str, Any]) -> dict[s
 
     Args:
         env: Environment of the episode's task and split.
-        episode: One row of :data:`~embodyflow.record.episode_record.Episodes`.
+        episode: One row of :data:`~embodyflow.record.episodes.episode_record.Episodes`.
 
     Returns:
         The observations before each action, ``[T, ...]`` by name; ``action`` as the policy gave it, float32 ``[T, A]``;

@@ -10,7 +10,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.policies.base import Decision, StepDecisions
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.executable_actions import stretched_actions
-from embodyflow.simulation.vector_env import ChunkStep
+from embodyflow.simulation.vector.env import ChunkStep
 
 
 class TransitionRollout(ControlRollout):

@@ -9,7 +9,7 @@ from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.simulation.batched.source import Lane, open_batch
 from embodyflow.simulation.batched.vector_env import BatchedVectorEnv
 from embodyflow.simulation.make_env import make_env
-from embodyflow.simulation.vector_env import Supervision, VectorEnv
+from embodyflow.simulation.vector.env import Supervision, VectorEnv
 
 
 def control_env(env: EnvConfig, split: str, num_envs: int, num_processes: int, supervision: Supervision) -> VectorEnv:

@@ -28,7 +28,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import entries_of, observation_fields
-from embodyflow.simulation.vector_env import EnvError, EnvQuarantinedError, Supervision, VectorEnv
+from embodyflow.simulation.vector.env import EnvError, EnvQuarantinedError, Supervision, VectorEnv
 
 PROBE_SEED = 0
 FEWEST_STEPS, MOST_STEPS = 4, 32

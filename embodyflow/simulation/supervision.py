@@ -19,8 +19,8 @@ from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.data.metrics import Metric, total
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.simulation.episode_history import EpisodeRecorder
-from embodyflow.simulation.vector_env_shards import EnvMemoryError, EnvProcessDiedError, EnvTimeoutError, Shard
-from embodyflow.simulation.vector_env_worker import Buffers, EnvError, EnvNotFiniteError
+from embodyflow.simulation.vector.shards import EnvMemoryError, EnvProcessDiedError, EnvTimeoutError, Shard
+from embodyflow.simulation.vector.worker import Buffers, EnvError, EnvNotFiniteError
 
 MAX_FAULTS = 3
 """Number of faults of one environment, while its call is the only one running, after which it is quarantined."""

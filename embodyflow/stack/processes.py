@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from embodyflow.process.private_files import open_private
+from embodyflow.process.files.private_files import open_private
 
 STACK_VARIABLE = "EMBODYFLOW_STACK"
 

@@ -15,7 +15,7 @@ from embodyflow.orchestration.server.settings import (
     STREAMED_LOGS,
 )
 from embodyflow.orchestration.watchers.orphans import KEEPS_MARKS
-from embodyflow.process.private_files import write_private
+from embodyflow.process.files.private_files import write_private
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder, StackState
 

@@ -17,8 +17,8 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import AUTH_STRING, SERVER_AUTH_STRING
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.orchestration.watchers.orphans import marked_processes, start_watcher
+from embodyflow.process.files.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ports import answers, claim_port, listen_on
-from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
 from embodyflow.stack.health_automations import install_health_automations

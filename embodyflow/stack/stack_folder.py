@@ -13,8 +13,8 @@ import yaml
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import TOML_MARK
 from embodyflow.orchestration.watchers.orphans import Leftover
-from embodyflow.process.file_lock import hold_lock
-from embodyflow.process.private_files import write_private
+from embodyflow.process.files.file_lock import hold_lock
+from embodyflow.process.files.private_files import write_private
 from embodyflow.project import PREFECT_YAML, is_project
 from embodyflow.stack.processes import find_process
 

@@ -22,7 +22,7 @@ from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
-from embodyflow.process.file_modes import follow_umask
+from embodyflow.process.files.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
 from embodyflow.process.rendezvous import join_group
 from embodyflow.references import resolve

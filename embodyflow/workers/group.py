@@ -20,9 +20,9 @@ from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, LossReasons
 from embodyflow.workers.membership import Membership
-from embodyflow.workers.profiles import PROFILES
+from embodyflow.workers.rank.profiles import PROFILES
+from embodyflow.workers.rank.worker import Worker
 from embodyflow.workers.ray_threads import in_thread
-from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
 """Grace period beyond a node's time limit, in which its ranks interrupt it themselves."""
@@ -45,7 +45,7 @@ class WorkerGroup:
 
     Args:
         role: Name of the group: ``rollout`` or ``trainer``.
-        shape: Engine of each rank (:class:`~embodyflow.workers.worker.Worker`), and number of ranks.
+        shape: Engine of each rank (:class:`~embodyflow.workers.rank.worker.Worker`), and number of ranks.
         config: Run configuration.
         buffers: Buffer of each Ray node, by node id.
         places: Ray options that place each rank (:mod:`~embodyflow.workers.gpu_sharing`), as many as there may be.

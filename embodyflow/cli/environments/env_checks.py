@@ -25,8 +25,8 @@ from embodyflow.simulation.frames import RENDER_ERRORS, CannotDrawError, drawing
 from embodyflow.simulation.make_env import check_attributes, first_task, make_env, unrestorable_tasks
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.restorability import remedy
-from embodyflow.simulation.vector_env import VectorEnv
-from embodyflow.simulation.vector_env_worker import ARRAY_SPACES
+from embodyflow.simulation.vector.env import VectorEnv
+from embodyflow.simulation.vector.worker import ARRAY_SPACES
 
 SEED = 7
 NUM_STEPS = 40

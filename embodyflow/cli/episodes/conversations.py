@@ -13,7 +13,7 @@ from embodyflow.agents.transcript import Origin
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
-from embodyflow.record.episode_record import find_episode
+from embodyflow.record.episodes.episode_record import find_episode
 from embodyflow.record.run_folder import RunFolder
 
 COLUMNS = ("uid", "iteration", "prompt", "outcome", "turns", "tool calls", "mistakes", "tokens", "score", "advantage")

@@ -17,7 +17,7 @@ from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
-from embodyflow.record.episode_record import read_episodes
+from embodyflow.record.episodes.episode_record import read_episodes
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 EPISODE_COLUMNS = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")

@@ -6,7 +6,7 @@ import torch
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.losses import LossInputs, find_loss
-from embodyflow.record.episode_record import Episodes
+from embodyflow.record.episodes.episode_record import Episodes
 
 EpisodeRow = dict[str, Any]
 """One recorded episode: its columns by name."""

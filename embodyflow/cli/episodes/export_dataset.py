@@ -20,7 +20,7 @@ from embodyflow.datasets.feature_names import ACTION, IMAGES
 from embodyflow.datasets.lerobot.writer import DatasetDescription, LeRobotWriter
 from embodyflow.datasets.packages import require
 from embodyflow.errors import ConfigError
-from embodyflow.record.episode_record import read_episodes
+from embodyflow.record.episodes.episode_record import read_episodes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.replayed_steps import ReplayError, replayed_steps
 from embodyflow.simulation.make_env import make_env

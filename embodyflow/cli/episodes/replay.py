@@ -15,7 +15,7 @@ from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean
 from embodyflow.cli.tables import table_console
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
-from embodyflow.record.episode_record import Episodes, find_episode
+from embodyflow.record.episodes.episode_record import Episodes, find_episode
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.replay import film, first_difference
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 from embodyflow import __version__
 from embodyflow.cli.project.init import digest, project_files, record_of
 from embodyflow.errors import ConfigError
-from embodyflow.process.durable_files import write_atomically
+from embodyflow.process.files.durable_files import write_atomically
 from embodyflow.project import VERSION_FILE, RoomsRecord
 from embodyflow.stack.stack_folder import StackFolder
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from embodyflow.cli.reproduction.span import Span
-from embodyflow.record.labelled_episodes import LABELLED
+from embodyflow.record.episodes.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 

@@ -15,7 +15,7 @@ from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.evaluation.lanes import Lane
 from embodyflow.orchestration.run.iterations.iteration import unrestorable_metrics
 from embodyflow.orchestration.run.iterations.nodes import Run
-from embodyflow.process.durable_files import write_atomically
+from embodyflow.process.files.durable_files import write_atomically
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 MODES = ("greedy", "sampled")

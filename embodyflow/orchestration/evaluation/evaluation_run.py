@@ -24,7 +24,7 @@ from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
-from embodyflow.process.durable_files import write_durably
+from embodyflow.process.files.durable_files import write_durably
 from embodyflow.record.run_folder import unrestorable_lines
 from embodyflow.references import resolve
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from embodyflow.config import RunConfig
 from embodyflow.orchestration.run.iterations.nodes import submit_node
-from embodyflow.record.stage_rows import StageRows
+from embodyflow.record.episodes.stage_rows import StageRows
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
-from embodyflow.process.durable_files import write_durably
+from embodyflow.process.files.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder
 
 NOTE = "iteration"

@@ -14,7 +14,7 @@ from embodyflow.config.branch import BranchConfig
 from embodyflow.config.composition.compose import check_on_this_machine, validate_config
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.errors import ConfigError
-from embodyflow.record.labelled_episodes import LABELLED
+from embodyflow.record.episodes.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 

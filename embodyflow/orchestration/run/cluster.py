@@ -17,8 +17,8 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ClusterLostError, ConfigError
+from embodyflow.process.files.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ports import answers
-from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.process.variables import variables_set
 from embodyflow.workers.gpu_sharing import check_own_gpus

@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from embodyflow.data.metrics import Metric, Reduction
 from embodyflow.data.streaming.tickets import Selection
 from embodyflow.errors import DamageError, InfrastructureError
-from embodyflow.process.durable_files import flush
+from embodyflow.process.files.durable_files import flush
 from embodyflow.process.tracing import span
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.metrics_log import lasting_metrics

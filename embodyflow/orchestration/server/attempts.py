@@ -16,7 +16,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled
 
 from embodyflow.errors import ConfigError
-from embodyflow.process.file_lock import try_lock
+from embodyflow.process.files.file_lock import try_lock
 
 FOLDER = ".attempts"
 """Folder beside the runs, with a lock file for each flow run of a deployment that a process executes."""

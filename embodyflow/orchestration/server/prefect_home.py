@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
-from embodyflow.process.private_folder import user_folder
+from embodyflow.process.files.private_folder import user_folder
 
 _VARIABLE = "PREFECT_HOME"
 

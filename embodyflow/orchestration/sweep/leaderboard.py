@@ -16,7 +16,7 @@ from embodyflow.data.confidence_intervals import mean_interval
 from embodyflow.orchestration.sweep.grid import SEED, short_names, swept
 from embodyflow.orchestration.sweep.sweep_folder import RunState, SweepFolder
 from embodyflow.orchestration.sweep.sweep_request import Combination, Direction, Plan
-from embodyflow.process.durable_files import write_durably
+from embodyflow.process.files.durable_files import write_durably
 from embodyflow.record.metric_names import common_measure
 
 WIDTH = 80

@@ -21,8 +21,8 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import IfExists
 from embodyflow.orchestration.sweep.grid import difference
 from embodyflow.orchestration.sweep.sweep_request import Combination, Plan
-from embodyflow.process.durable_files import make_folder, write_durably
-from embodyflow.process.file_lock import hold_lock, holder
+from embodyflow.process.files.durable_files import make_folder, write_durably
+from embodyflow.process.files.file_lock import hold_lock, holder
 from embodyflow.record.run_folder import RunFolder
 
 SWEEP_FILE = "sweep.json"

@@ -21,7 +21,7 @@ from embodyflow.rollouts.episode_turns import Decide, Situation, Stage
 from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.streaming.environment_sets import EnvironmentSets
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 
 class EmbodiedGroups(EmbodiedRollout):

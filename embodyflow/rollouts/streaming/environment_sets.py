@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embodyflow.data.rows_file import make_folder_of
 from embodyflow.data.streaming.swaps import Swap
-from embodyflow.process.durable_files import whole_lines, write_durably
+from embodyflow.process.files.durable_files import whole_lines, write_durably
 
 
 class SwapJournal:

@@ -17,7 +17,7 @@ from embodyflow.simulation.batched.vector_env import BatchedVectorEnv
 from embodyflow.simulation.env_spec import env_spec
 from embodyflow.simulation.restorability import FEWEST_STEPS, PROBE_SEED, STEP_SECONDS, difference, probe_actions
 from embodyflow.simulation.supervision import EnvQuarantinedError, Supervision
-from embodyflow.simulation.vector_env_worker import EnvError
+from embodyflow.simulation.vector.worker import EnvError
 
 PROBE_LANES = 4
 STAGGER = 2

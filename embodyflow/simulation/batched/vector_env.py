@@ -16,9 +16,9 @@ from embodyflow.simulation.batched.worker import BatchFacts, BatchGroup, BatchSo
 from embodyflow.simulation.environment_output import OutputLimit
 from embodyflow.simulation.episode_history import EpisodeHistory
 from embodyflow.simulation.supervision import REPLAY_ENDED_EARLY, Call, SupervisedShard, Supervision
-from embodyflow.simulation.vector_env import ChunkStep, VectorEnv
-from embodyflow.simulation.vector_env_shards import LocalShard, ProcessShard, Shard
-from embodyflow.simulation.vector_env_worker import Array, EnvError
+from embodyflow.simulation.vector.env import ChunkStep, VectorEnv
+from embodyflow.simulation.vector.shards import LocalShard, ProcessShard, Shard
+from embodyflow.simulation.vector.worker import Array, EnvError
 
 
 class SupervisedBatch(SupervisedShard):

@@ -1,7 +1,7 @@
 """The stepping side of a batch: one ``gymnasium.vector.VectorEnv`` with all lanes of a rollout worker.
 
 A lane is one of the environments that the batch steps together. :class:`BatchGroup` answers the calls of
-:class:`~embodyflow.simulation.vector_env_worker.EnvGroup`, in the calling process or in one that runs :func:`main`.
+:class:`~embodyflow.simulation.vector.worker.EnvGroup`, in the calling process or in one that runs :func:`main`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from embodyflow.policies.observations import entries_of
-from embodyflow.simulation.vector_env_worker import Array, EnvError, EnvGroup, raise_env_error, serve
+from embodyflow.simulation.vector.worker import Array, EnvError, EnvGroup, raise_env_error, serve
 
 Batch = gym.vector.VectorEnv[Any, Any, Any]
 Flags = npt.NDArray[np.bool_]
@@ -217,5 +217,5 @@ def _entries_of_lane(observations: Any, lane: int) -> Mapping[str, Any]:
 
 
 def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:
-    """Run a process with a batch; see :func:`~embodyflow.simulation.vector_env_worker.serve`."""
+    """Run a process with a batch; see :func:`~embodyflow.simulation.vector.worker.serve`."""
     serve(BatchGroup(), descriptor, parent_pid, lifeline, stacks, busy_waits)

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import ImitatingPolicy
-from embodyflow.process.file_modes import follow_umask
+from embodyflow.process.files.file_modes import follow_umask
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.imitation.imitation import Imitation, Steps, StepSamples
 

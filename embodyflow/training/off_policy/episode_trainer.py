@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 
 from embodyflow.data.metrics import Metric
-from embodyflow.process.file_modes import follow_umask
+from embodyflow.process.files.file_modes import follow_umask
 from embodyflow.training.off_policy.decision_trainer import DecisionTrainer
 from embodyflow.training.off_policy.replay.episode_transitions import of_demonstrations
 from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer

@@ -16,7 +16,7 @@ from small_runs import Runs
 from waiting import finish
 
 from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 ROOT = Path(__file__).resolve().parents[3]
 ID = "envs:embodyflow/LIBERO-v0"

@@ -14,14 +14,14 @@ import pytest
 from faulty_envs import KINDS, FaultyPendulum, fault_marks
 
 from embodyflow.errors import InfrastructureError
-from embodyflow.simulation.vector_env import (
+from embodyflow.simulation.vector.env import (
     EnvError,
     EnvQuarantinedError,
     EpisodesLostError,
     Supervision,
     VectorEnv,
 )
-from embodyflow.simulation.vector_env_shards import EnvProcessDiedError
+from embodyflow.simulation.vector.shards import EnvProcessDiedError
 
 pytestmark = pytest.mark.integration
 
@@ -255,7 +255,7 @@ def test_an_abandoned_call_leaves_no_answer_for_later(vector_env, undisturbed):
 SCRIPT = """
 import functools, sys, numpy as np, psutil
 from faulty_envs import FaultyPendulum
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 env = VectorEnv([functools.partial(FaultyPendulum, sys.argv[1])], num_workers=1, chunk_size=1)
 env.reset(seeds=[1])
 env.step_async(np.zeros((1, 1, 1)))

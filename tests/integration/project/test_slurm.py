@@ -9,7 +9,7 @@ from slurm import Slurm, is_installed, slurm
 from small_runs import ROOT, SMALL, TWO_WORKERS, Runs
 from waiting import eventually
 
-from embodyflow.process.private_folder import remove_abandoned
+from embodyflow.process.files.private_folder import remove_abandoned
 
 pytestmark = [
     pytest.mark.integration,

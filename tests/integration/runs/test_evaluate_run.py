@@ -12,7 +12,7 @@ from small_runs import Runs, assert_trained, training_records
 from waiting import finish
 
 from embodyflow.cli.episodes.replay import replay
-from embodyflow.record.episode_record import read_episodes
+from embodyflow.record.episodes.episode_record import read_episodes
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 

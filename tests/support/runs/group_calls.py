@@ -1,4 +1,4 @@
-"""Single groups that a test asks a :class:`~embodyflow.workers.group_player.GroupPlayer` for, without Ray."""
+"""Single groups that a test asks a :class:`~embodyflow.workers.rank.group_player.GroupPlayer` for, without Ray."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -18,7 +18,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
-from embodyflow.record.episode_record import histogram_values, read_episodes
+from embodyflow.record.episodes.episode_record import histogram_values, read_episodes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 

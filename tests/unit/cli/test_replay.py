@@ -20,7 +20,7 @@ from embodyflow.cli.episodes.replay import replay
 from embodyflow.cli.main import main
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.record.episode_record import find_episode, read_episodes
+from embodyflow.record.episodes.episode_record import find_episode, read_episodes
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts import replay as engine
 from embodyflow.rollouts.clips import CAPTION

@@ -22,7 +22,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.orchestration.run import recovery, training
-from embodyflow.record.labelled_episodes import LABELLED
+from embodyflow.record.episodes.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 

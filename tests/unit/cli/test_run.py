@@ -15,7 +15,7 @@ from waiting import eventually
 from embodyflow.cli import run as module
 from embodyflow.cli.run import FlowRun
 from embodyflow.errors import ConfigError
-from embodyflow.process.private_files import write_private
+from embodyflow.process.files.private_files import write_private
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
 RUN_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"

@@ -10,7 +10,7 @@ from metaworld.policies import ENV_POLICY_MAP
 
 from embodyflow.environments.metaworld import CAMERAS, INSTRUCTIONS, MetaWorldEnv
 from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 ID = "envs:embodyflow/MetaWorld-v0"
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from embodyflow.process.file_lock import try_lock
+from embodyflow.process.files.file_lock import try_lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from embodyflow.process.file_lock import try_lock
+from embodyflow.process.files.file_lock import try_lock
 lock = try_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

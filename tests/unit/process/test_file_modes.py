@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from embodyflow.process.file_modes import follow_umask
+from embodyflow.process.files.file_modes import follow_umask
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077, 0o002], ids=oct)

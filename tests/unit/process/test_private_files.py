@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embodyflow.process.private_files import open_private, write_private
+from embodyflow.process.files.private_files import open_private, write_private
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from embodyflow.errors import ConfigError
-from embodyflow.process import private_folder as module
-from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder, remove_abandoned, user_folder
+from embodyflow.process.files import private_folder as module
+from embodyflow.process.files.private_folder import RAY_SUBFOLDER, private_folder, remove_abandoned, user_folder
 
-HOLD = "import sys; from embodyflow.process.private_folder import private_folder\n"
+HOLD = "import sys; from embodyflow.process.files.private_folder import private_folder\n"
 HOLD += "with private_folder() as folder: print(folder, flush=True); sys.stdin.read()"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embodyflow.record.episode_record import histogram_values
+from embodyflow.record.episodes.episode_record import histogram_values
 from embodyflow.record.trackers import TensorBoardTracker
 
 

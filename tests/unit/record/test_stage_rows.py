@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodyflow.record.stage_rows import StageRows
+from embodyflow.record.episodes.stage_rows import StageRows
 
 
 def test_segments_that_later_versions_sampled_are_dropped(tmp_path: Path) -> None:

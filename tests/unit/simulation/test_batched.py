@@ -11,8 +11,8 @@ import pytest
 from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.simulation.batched.source import open_batch
 from embodyflow.simulation.batched.vector_env import BatchedVectorEnv, aligned
-from embodyflow.simulation.vector_env import Supervision
-from embodyflow.simulation.vector_env_worker import EnvError
+from embodyflow.simulation.vector.env import Supervision
+from embodyflow.simulation.vector.worker import EnvError
 
 MODES = ("Disabled", "NextStep", "SameStep")
 LANES, STEPS = 3, 30

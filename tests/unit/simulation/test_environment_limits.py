@@ -13,8 +13,9 @@ from leaky_envs import LEAK_BYTES, GrowingPendulum, LeakyPendulum, PrintingPendu
 
 from embodyflow.errors import ConfigError
 from embodyflow.process.memory import private_bytes
-from embodyflow.simulation import environment_output, vector_env_shards
-from embodyflow.simulation.vector_env import Supervision, VectorEnv
+from embodyflow.simulation import environment_output
+from embodyflow.simulation.vector import shards
+from embodyflow.simulation.vector.env import Supervision, VectorEnv
 
 CHUNK = 2
 ACTIONS = np.random.default_rng(0).uniform(-2, 2, (5, 2, CHUNK, 1)).astype(np.float32)
@@ -24,7 +25,7 @@ START_GB = 0.06
 
 @pytest.fixture(autouse=True)
 def _measure_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_env_shards, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(shards, "MEASURE_SECONDS", 0.0)
 
 
 @pytest.fixture

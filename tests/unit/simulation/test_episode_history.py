@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.simulation.episode_history import EpisodeHistory, EpisodeRecorder
-from embodyflow.simulation.vector_env import EnvError, VectorEnv
+from embodyflow.simulation.vector.env import EnvError, VectorEnv
 
 STEPS = 24
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 from embodyflow.simulation.mujoco_rollout import MujocoRollout
-from embodyflow.simulation.vector_env import EnvError, VectorEnv
+from embodyflow.simulation.vector.env import EnvError, VectorEnv
 
 TASKS = {
     "HalfCheetah-v5": {"ctrl_cost_weight": 0.3},

@@ -8,7 +8,7 @@ from traces import checked_trace
 
 from embodyflow.process.tracing import recording, span
 from embodyflow.record.trace_file import write_trace
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 
 
 def test_each_process_records_its_steps_also_after_its_death(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.errors import ConfigError
-from embodyflow.simulation.vector_env import EnvError, EpisodesLostError, VectorEnv
+from embodyflow.simulation.vector.env import EnvError, EpisodesLostError, VectorEnv
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_a_death_with_an_episode_without_a_seed_is_an_error_at_once(no_new_proce
 
 
 def test_close_ends_processes_even_when_an_environment_hangs(monkeypatch, no_new_process):
-    monkeypatch.setattr("embodyflow.simulation.vector_env.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("embodyflow.simulation.vector.env.CLOSE_SECONDS", 0.5)
     env = VectorEnv([Counter] * 2, num_workers=2, chunk_size=1)
     env.reset()
     env.step_async([[[15, 0]], [[0, 0]]])
@@ -305,7 +305,7 @@ def test_close_raises_if_an_environment_fails_to_close(num_workers, no_new_proce
 
 SCRIPT = """
 import time, gymnasium as gym, numpy as np, psutil
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector.env import VectorEnv
 class Slow(gym.Env):  # defined in __main__ without a guard, which must not be imported a second time
     observation_space = action_space = gym.spaces.Box(-1, 1, (1,))
     def reset(self, *, seed=None, options=None):

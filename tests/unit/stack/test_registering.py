@@ -6,7 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
-from embodyflow.process.private_files import write_private
+from embodyflow.process.files.private_files import write_private
 from embodyflow.stack import deployments as module
 from embodyflow.stack.deployments import accepts, deploy_again
 from embodyflow.stack.diagnosis import StackError

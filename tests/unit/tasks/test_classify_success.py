@@ -14,7 +14,7 @@ import tasks
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.data.plans.row_plan import RankInput, ShardRef, Slice
 from embodyflow.errors import DamageError, RewardError
-from embodyflow.record.labelled_episodes import LABELLED
+from embodyflow.record.episodes.labelled_episodes import LABELLED
 from embodyflow.rewards.progress.success_classifier import draw_labelled
 from embodyflow.types import Batch, NodeOutput
 

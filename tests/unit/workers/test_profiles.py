@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodyflow.workers.profiles import Profiles
+from embodyflow.workers.rank.profiles import Profiles
 
 
 def profiles_of(folder: Path) -> Profiles:

@@ -14,7 +14,7 @@ from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.types import NodeOutput
-from embodyflow.workers.worker import Worker
+from embodyflow.workers.rank.worker import Worker
 
 
 class Engine:

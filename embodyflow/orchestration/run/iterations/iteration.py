@@ -25,7 +25,7 @@ from embodyflow.orchestration.run.iterations.nodes import (
 from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.process.core_time import core_time_so_far
 from embodyflow.process.tracing import span
-from embodyflow.record.episode_record import Array, histogram_values
+from embodyflow.record.episodes.episode_record import Array, histogram_values
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.workers.calls import NodeReport, NodeWork
 

@@ -19,7 +19,7 @@ from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.streaming.admission import Admission, ByIndex, FirstReady, FirstReadyWithin, Sizes
 from embodyflow.orchestration.run.streaming.room import Room
-from embodyflow.record.group_rows import GroupRows
+from embodyflow.record.episodes.group_rows import GroupRows
 from embodyflow.workers.calls import STREAM, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.rows.layout import join_facts
 from embodyflow.workers.session import Session

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from embodyflow.errors import DamageError
-from embodyflow.process.durable_files import flush, make_folder, write_durably
+from embodyflow.process.files.durable_files import flush, make_folder, write_durably
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

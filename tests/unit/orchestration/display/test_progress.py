@@ -16,7 +16,7 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.orchestration.display import progress_bar
 from embodyflow.orchestration.display.progress_bar import RunProgress
-from embodyflow.process.durable_files import write_atomically
+from embodyflow.process.files.durable_files import write_atomically
 from embodyflow.record.progress_line import progress_line, short_number
 
 HEADLINE = EmbodiedConfig.headline

@@ -14,7 +14,7 @@ from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.orchestration.evaluation import lanes
 from embodyflow.orchestration.evaluation.lanes import BetweenRollouts, InTurn, Lane, OwnWorker
 from embodyflow.orchestration.run.iterations.parts import run_in_parts
-from embodyflow.record.stage_rows import StageRows
+from embodyflow.record.episodes.stage_rows import StageRows
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.session import Session
 

@@ -11,7 +11,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Failed, Running
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server import attempts
-from embodyflow.process.file_lock import try_lock
+from embodyflow.process.files.file_lock import try_lock
 
 
 @pytest.fixture(autouse=True)

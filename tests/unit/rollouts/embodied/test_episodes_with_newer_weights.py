@@ -21,7 +21,7 @@ from embodyflow.data.tables import Table
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
 from embodyflow.workers.calls import GroupCall
-from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.workers.rank.group_player import GroupPlayer
 from tasks.log_probs import staleness_metrics
 
 VERSIONS = range(4)

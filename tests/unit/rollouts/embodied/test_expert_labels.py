@@ -16,7 +16,7 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
 from embodyflow.rollouts.expert_labels import EpisodeLabeller
 from embodyflow.simulation.make_env import make_env
-from embodyflow.simulation.vector_env_worker import EnvNotFiniteError
+from embodyflow.simulation.vector.worker import EnvNotFiniteError
 
 MAX_STEPS, CHUNK = 7, 3
 

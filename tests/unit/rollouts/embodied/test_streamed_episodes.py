@@ -25,9 +25,9 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout, GroupQuarantin
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
-from embodyflow.simulation.vector_env import EnvError
-from embodyflow.workers.group_lanes import VersionLanes
-from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.simulation.vector.env import EnvError
+from embodyflow.workers.rank.group_lanes import VersionLanes
+from embodyflow.workers.rank.group_player import GroupPlayer
 
 WORDS = (
     *("rollout.mode=streaming", "rollout.max_staleness=1", "algorithm.old_log_probs=proximal"),

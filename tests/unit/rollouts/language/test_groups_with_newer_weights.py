@@ -27,7 +27,7 @@ from embodyflow.generation.conversations.swapping import SwappingConversations
 from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.workers.calls import GroupCall, NodeResult
-from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.workers.rank.group_player import GroupPlayer
 
 VERSIONS = range(7)
 STREAMED = (

@@ -20,8 +20,8 @@ from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.training.language_trainer import LanguageTrainer
-from embodyflow.workers.group_lanes import VersionLanes
-from embodyflow.workers.group_player import GroupPlayer
+from embodyflow.workers.rank.group_lanes import VersionLanes
+from embodyflow.workers.rank.group_player import GroupPlayer
 
 WORDS = ("rollout.num_groups=3", "rollout.group_size=2", "rollout.mode=streaming", "rollout.max_staleness=1")
 CONFIG: AgentJobConfig = interview_config("look_up", *WORDS, "algorithm.old_log_probs=proximal")

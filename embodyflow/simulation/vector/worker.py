@@ -1,6 +1,6 @@
 """The stepping side of a vector environment: the environments of one process and the memory they write to.
 
-:class:`embodyflow.simulation.vector_env.VectorEnv` drives an :class:`EnvGroup`, either in its own process or through a
+:class:`embodyflow.simulation.vector.env.VectorEnv` drives an :class:`EnvGroup`, either in its own process or through a
 socket in another process that runs :func:`main`. A message is a method of the group and its arguments. Messages carry
 no arrays: these lie in one memory map that all processes share.
 """

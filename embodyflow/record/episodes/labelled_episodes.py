@@ -5,7 +5,7 @@ from pathlib import Path
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
 from embodyflow.errors import DamageError
-from embodyflow.process.durable_files import flush
+from embodyflow.process.files.durable_files import flush
 
 LABELLED = "labelled"
 """Folder of these files in the folder of a run."""

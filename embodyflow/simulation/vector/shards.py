@@ -13,7 +13,7 @@ from embodyflow.process.child import await_end, receive, send, spin, start_child
 from embodyflow.process.memory import private_bytes
 from embodyflow.process.tracing import span
 from embodyflow.simulation.environment_output import OutputLimit, OutputPipe, PrintingLimited
-from embodyflow.simulation.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
+from embodyflow.simulation.vector.worker import EnvError, EnvGroup, EnvNotFiniteError
 
 STACKS_SECONDS = 1.0
 """Time that a hanging process has to write its stacks."""

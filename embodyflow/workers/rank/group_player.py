@@ -12,10 +12,10 @@ from embodyflow.data.padding import facts_of, to_ragged
 from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
-from embodyflow.process.durable_files import flush
+from embodyflow.process.files.durable_files import flush
 from embodyflow.rollouts.streaming.swap_journal import SwapJournal
 from embodyflow.workers.calls import GroupCall, NodeResult
-from embodyflow.workers.group_lanes import Lane, build_lanes
+from embodyflow.workers.rank.group_lanes import Lane, build_lanes
 from embodyflow.workers.rows.buffer_client import BufferClient
 
 

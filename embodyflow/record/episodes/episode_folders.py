@@ -1,10 +1,10 @@
-"""Folders with the episodes of an iteration, which :mod:`embodyflow.record.episode_record` reads."""
+"""Folders with the episodes of an iteration, which :mod:`embodyflow.record.episodes.episode_record` reads."""
 
 import os
 import shutil
 from pathlib import Path
 
-from embodyflow.process.durable_files import make_folder
+from embodyflow.process.files.durable_files import make_folder
 from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, index_of, unfinished_folder
 
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from embodyflow.process.durable_files import flush
+from embodyflow.process.files.durable_files import flush
 from embodyflow.record.iteration_folders import folder_of, folders_in
 
 

@@ -33,9 +33,9 @@ from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
 from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult, Usage
-from embodyflow.workers.deadline import time_limit
-from embodyflow.workers.group_player import GroupPlayer
-from embodyflow.workers.profiles import Profiles
+from embodyflow.workers.rank.deadline import time_limit
+from embodyflow.workers.rank.group_player import GroupPlayer
+from embodyflow.workers.rank.profiles import Profiles
 from embodyflow.workers.rows.buffer_client import BufferClient
 from embodyflow.workers.rows.buffers import FoundBuffers
 

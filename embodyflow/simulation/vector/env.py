@@ -30,8 +30,8 @@ from embodyflow.simulation.supervision import (
     SupervisedShard,
     Supervision,
 )
-from embodyflow.simulation.vector_env_shards import LocalShard, ProcessShard, Shard
-from embodyflow.simulation.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn
+from embodyflow.simulation.vector.shards import LocalShard, ProcessShard, Shard
+from embodyflow.simulation.vector.worker import Array, BufferLayout, Buffers, EnvError, EnvFn
 
 __all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", "Supervision", "VectorEnv"]
 

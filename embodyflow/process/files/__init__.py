@@ -1,0 +1,1 @@
+"""Files that survive a power cut, and files and folders of one user alone."""

@@ -1,0 +1,1 @@
+"""Episodes and rows in a run's folder."""

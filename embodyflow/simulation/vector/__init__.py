@@ -1,0 +1,1 @@
+"""Many copies of an environment that step together, in threads or processes."""

@@ -1,0 +1,1 @@
+"""What runs in the process of a rank: the worker, the nodes and groups that it runs, and their time limits."""
