@@ -93,7 +93,7 @@ def _known_before(run: EmbodiedConfig, call: NodeContext, size: int, *, keeps: b
         ConfigError: There are no such demonstrations.
         DamageError: The file of an iteration before is missing or damaged.
     """
-    from embodyflow.rollouts.demonstrators import all_demonstrations, as_episodes  # imports simulators
+    from embodyflow.rollouts.embodied.demonstrators import all_demonstrations, as_episodes  # imports simulators
 
     if call.iteration > 1:
         return [to_batch(table) for table in _files(call).before(call.iteration)]

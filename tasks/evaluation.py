@@ -168,7 +168,9 @@ def contact_sheet(batch: Batch | None, config: Any = None, *, worker: EmbodiedEn
     """
     problem = None
     if worker.rank == 0:
-        from embodyflow.rollouts.contact_sheet import draw_contact_sheet  # simulators, which the trainer does without
+        from embodyflow.rollouts.embodied.contact_sheet import (
+            draw_contact_sheet,  # simulators, which the trainer does without
+        )
 
         episodes = to_columns(batch) if batch is not None else read_iteration(Path(config["episodes"]))
         path, animation = Path(config["path"]), config.get("animation")

@@ -4,7 +4,7 @@ import asyncio
 import math
 
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import build_tools
+from embodyflow.agents.tools.tool import build_tools
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt

@@ -4,7 +4,7 @@ import ast
 import operator
 from collections.abc import Callable
 
-from embodyflow.agents.tool import ModelMistake
+from embodyflow.agents.tools.tool import ModelMistake
 
 _OPERATORS: dict[type[ast.AST], Callable[..., int | float]] = {
     ast.Add: operator.add,

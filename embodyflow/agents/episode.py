@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.tool import ModelTool
-from embodyflow.agents.tool_runner import Answer, ToolRunner
-from embodyflow.agents.transcript import Transcript
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.chat.transcript import Transcript
+from embodyflow.agents.tools.tool import ModelTool
+from embodyflow.agents.tools.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
 from embodyflow.rewards.interface import Score

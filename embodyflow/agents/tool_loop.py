@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from embodyflow.agents.conversation import Conversation
+from embodyflow.agents.chat.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import ModelTool, build_tools, close_tools
-from embodyflow.agents.tool_calls import ToolCall, UnreadableCall, build_parser
+from embodyflow.agents.tools.tool import ModelTool, build_tools, close_tools
+from embodyflow.agents.tools.tool_calls import ToolCall, UnreadableCall, build_parser
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from embodyflow.agents.chat_format import ChatFormat
-from embodyflow.agents.chat_memory import ChatMemory
-from embodyflow.agents.conversation import Conversation, Model
+from embodyflow.agents.chat.chat_format import ChatFormat
+from embodyflow.agents.chat.chat_memory import ChatMemory
+from embodyflow.agents.chat.conversation import Conversation, Model
+from embodyflow.agents.chat.transcript import Transcript
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.prompts.prompts import Prompt
@@ -57,7 +57,7 @@ class ChatEngine:
 
         The first one continues the row's prompt. Further ones, such as those of another agent or a chat that goes on
         from a summary, are contexts of the same episode: all turns of the model are trained on, and each conversation's
-        :meth:`~embodyflow.agents.conversation.Conversation.episode` returns the whole episode.
+        :meth:`~embodyflow.agents.chat.conversation.Conversation.episode` returns the whole episode.
 
         Args:
             row: Prompt, a chat; ``dataclasses.replace(row, messages=…)`` is one with other messages.
@@ -67,7 +67,7 @@ class ChatEngine:
 
         Raises:
             PromptTooLongError: The first prompt is too long. That of a further conversation leaves no
-                :attr:`~embodyflow.agents.conversation.Conversation.room`.
+                :attr:`~embodyflow.agents.chat.conversation.Conversation.room`.
             ValueError: ``rollout.agent.agents`` does not list the agent.
         """
         if agent not in (self.agents or ("",)):

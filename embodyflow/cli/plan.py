@@ -142,7 +142,7 @@ def run_sizes(config: RunConfig) -> tuple[ModelSize, ModelSize | None]:
     Raises:
         ConfigError: A model cannot be sized; see :mod:`embodyflow.training.model_sizes`.
     """
-    from embodyflow.rollouts.embodied_rollout import SMALLEST_BATCH  # these take seconds to import
+    from embodyflow.rollouts.embodied.embodied_rollout import SMALLEST_BATCH  # these take seconds to import
     from embodyflow.training.model_sizes import count_critic, count_policy
 
     policy, critic, trainer = count_policy(config), count_critic(config), config.trainer

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.data.rows_file import Journal
     from embodyflow.data.segment import Segment
     from embodyflow.rollouts.control_rollout import Finished
-    from embodyflow.rollouts.episode_rows import Episode
+    from embodyflow.rollouts.embodied.episode_rows import Episode
     from embodyflow.types import Batch
 
     Draws = tuple[int | str, ...]

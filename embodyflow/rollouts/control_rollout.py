@@ -25,7 +25,7 @@ from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.tracing import span
-from embodyflow.rollouts.executable_actions import executable_actions
+from embodyflow.rollouts.embodied.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 from embodyflow.simulation.control_env import control_env, prototype

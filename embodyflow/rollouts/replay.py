@@ -12,7 +12,7 @@ import numpy as np
 
 from embodyflow.columns import FINAL
 from embodyflow.config.robots.embodied import EmbodiedConfig
-from embodyflow.rollouts.executable_actions import numbered_actions
+from embodyflow.rollouts.embodied.executable_actions import numbered_actions
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem

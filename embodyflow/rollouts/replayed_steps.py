@@ -8,7 +8,7 @@ import numpy as np
 
 from embodyflow.columns import FINAL
 from embodyflow.policies.observations import entries_of, observation_fields
-from embodyflow.rollouts.executable_actions import numbered_actions
+from embodyflow.rollouts.embodied.executable_actions import numbered_actions
 from embodyflow.rollouts.replay import chunks_of, difference_of
 
 

@@ -9,7 +9,7 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.policies.base import Decision, StepDecisions
 from embodyflow.rollouts.control_rollout import ControlRollout
-from embodyflow.rollouts.executable_actions import stretched_actions
+from embodyflow.rollouts.embodied.executable_actions import stretched_actions
 from embodyflow.simulation.vector.env import ChunkStep
 
 

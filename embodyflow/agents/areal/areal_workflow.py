@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from embodyflow.agents.areal.generation_shapes import GenerationHyperparameters, ModelResponse, unsupported
+from embodyflow.agents.chat.sampled_calls import RecordedModel
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.sampled_calls import RecordedModel
-from embodyflow.agents.tool import import_object
+from embodyflow.agents.tools.tool import import_object
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.generation.interface import Completion, Request, TokenCounts
 
 log = logging.getLogger(__name__)

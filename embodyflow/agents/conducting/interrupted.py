@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.agents.conducting.open_ended import OpenEnded
-from embodyflow.agents.transcript import Tokens
 from embodyflow.data.streaming.swaps import LoadWeights, SwapLog
 from embodyflow.generation.conversations.swapping import SwappingEngine
 from embodyflow.generation.interface import Completion, Sampling

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embodyflow.agents.chat_format import Message
+from embodyflow.agents.chat.chat_format import Message
 from embodyflow.agents.endpoint.api_error import ApiError
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from embodyflow.agents.chat_format import Message
+from embodyflow.agents.chat.chat_format import Message
 from embodyflow.agents.endpoint.api_error import ApiError
 from embodyflow.agents.endpoint.messages import normalize
 from embodyflow.agents.endpoint.parameters import (

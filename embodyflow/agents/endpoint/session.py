@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from embodyflow.agents.chat_format import Message
+from embodyflow.agents.chat.chat_format import Message
 from embodyflow.agents.endpoint.api_error import ApiError, RequestError
 from embodyflow.agents.endpoint.thread import Thread
 from embodyflow.agents.endpoint.turns import Turn, TurnRequest

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from embodyflow.agents.conversation import Model
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.conversation import Model
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.generation.interface import Completion, FinishReason
 from embodyflow.generation.stopping import StopStrings
 
 
 class StoppingModel:
-    """Implements :class:`~embodyflow.agents.conversation.Model`: each turn ends at the first of its stop strings.
+    """Implements :class:`~embodyflow.agents.chat.conversation.Model`: each turn ends at the first of its stop strings.
 
     The engine samples beyond a stop string, and the tokens after it are dropped. Which tokens remain depends on those
     tokens alone, so they have the distribution of an engine that stops there.

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodyflow.agents.chat_format import ChatFormat, Message
+from embodyflow.agents.chat.chat_format import ChatFormat, Message
 from embodyflow.agents.endpoint.api_error import ApiError, RequestError
 from embodyflow.agents.endpoint.messages import continuation
 from embodyflow.agents.endpoint.stop_strings import StoppingModel
 from embodyflow.agents.endpoint.turns import Call, Turn, TurnRequest
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool_calls import ToolCall, UnreadableCall, build_parser
+from embodyflow.agents.tools.tool_calls import ToolCall, UnreadableCall, build_parser
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.prompts.prompts import Prompt
 

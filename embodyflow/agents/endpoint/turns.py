@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from embodyflow.agents.chat_format import Message
+from embodyflow.agents.chat.chat_format import Message
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

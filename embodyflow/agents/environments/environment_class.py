@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
-from embodyflow.agents.tool import ModelTool, Tool, exceptions, import_object
+from embodyflow.agents.tools.tool import ModelTool, Tool, exceptions, import_object
 from embodyflow.config.agents.agent import AgentConfig, EnvironmentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt

@@ -7,8 +7,8 @@ from typing import Any
 from embodyflow.agents.environments.environment_class import Environments, check_names
 from embodyflow.agents.environments.environment_session import EnvironmentSession
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import ModelTool
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.tools.tool import ModelTool
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt

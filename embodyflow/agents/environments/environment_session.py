@@ -12,8 +12,8 @@ from typing import Any
 from embodyflow.agents.environments.environment_class import QUEUE, EnvironmentClass, task_seed
 from embodyflow.agents.environments.seeded_call import perform
 from embodyflow.agents.episode import EpisodeContext
-from embodyflow.agents.tool import Callee, ModelTool
-from embodyflow.agents.tool_runner import Answer
+from embodyflow.agents.tools.tool import Callee, ModelTool
+from embodyflow.agents.tools.tool_runner import Answer
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.seeding import derive_seed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.agents.tool_runner import in_thread
+from embodyflow.agents.tools.tool_runner import in_thread
 
 _newest: object = None
 """The newest call. One that exceeded its time limit may still run, and must not reset the generators of a later one."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from embodyflow.agents.conversation import Conversation
+from embodyflow.agents.chat.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.games.pettingzoo_game import PettingZooGame
 from embodyflow.agents.games.text_game import GameBuilder, TextGame

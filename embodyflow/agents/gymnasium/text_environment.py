@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from embodyflow.agents.episode import Faults
 from embodyflow.agents.gymnasium.text_spaces import TextSpaces
-from embodyflow.agents.tool_runner import in_thread
+from embodyflow.agents.tools.tool_runner import in_thread
 from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 

@@ -10,7 +10,7 @@ from mcp_types import CallToolResult, EmbeddedResource, TextContent, TextResourc
 from mcp_types import Tool as ListedTool
 
 from embodyflow.agents.mcp.mcp_connection import McpConnection
-from embodyflow.agents.tool import ModelMistake, ModelTool
+from embodyflow.agents.tools.tool import ModelMistake, ModelTool
 from embodyflow.config.agents.agent import McpServerConfig, ToolConfig
 from embodyflow.errors import ConfigError
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from embodyflow.agents.call_journal import ChangedCallError
+from embodyflow.agents.chat.call_journal import ChangedCallError
+from embodyflow.agents.chat.transcript import Transcript
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
@@ -24,7 +25,6 @@ from embodyflow.agents.episode import Counts, Episode, EpisodeContext
 from embodyflow.agents.programs.process import Ended, environment, running, search_path
 from embodyflow.agents.programs.repeated_model import RepeatedModel
 from embodyflow.agents.programs.reward import read_reward
-from embodyflow.agents.transcript import Transcript
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig, ProgramConfig
 from embodyflow.errors import ConfigError, InfrastructureError

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from embodyflow.agents.call_journal import ChangedCallError
-from embodyflow.agents.conversation import Model
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.call_journal import ChangedCallError
+from embodyflow.agents.chat.conversation import Model
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.generation.interface import Completion
 
 
 @dataclass
 class RepeatedModel:
-    """A model that gives its turns again. Implements :class:`~embodyflow.agents.conversation.Model`.
+    """A model that gives its turns again. Implements :class:`~embodyflow.agents.chat.conversation.Model`.
 
     Turns that were sampled before take no step of the engine, so other episodes do not notice.
 

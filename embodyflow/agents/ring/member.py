@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from embodyflow.agents.tool import import_object
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.transcript import Tokens
+from embodyflow.agents.tools.tool import import_object
 from embodyflow.config.agents.ring import RingMemberConfig
 from embodyflow.errors import ConfigError
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.ring.member import Member
 from embodyflow.agents.ring.ring_environment import RingEnvironment, RingSession
 from embodyflow.agents.ring.ring_record import RingRecord, RingTurn, last_turns, transcript_of
-from embodyflow.agents.transcript import Tokens
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError

@@ -13,7 +13,7 @@ from typing import Any
 from embodyflow.agents.environments.environment_class import row_arguments, task_seed
 from embodyflow.agents.environments.seeded_call import perform
 from embodyflow.agents.episode import EpisodeContext
-from embodyflow.agents.tool import Callee, import_object
+from embodyflow.agents.tools.tool import Callee, import_object
 from embodyflow.config.agents.agent import CallLimits
 from embodyflow.config.agents.ring import RingEnvironmentConfig
 from embodyflow.errors import ConfigError

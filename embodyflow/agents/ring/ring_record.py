@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from embodyflow.agents.chat.transcript import Tokens, Transcript
 from embodyflow.agents.episode import EpisodeContext
-from embodyflow.agents.transcript import Tokens, Transcript
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.prompts import PromptTooLongError

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from embodyflow.agents.call_journal import ChangedCallError
+from embodyflow.agents.chat.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.client_settings import ClientSettings
 from embodyflow.agents.endpoint.server import EpisodeServer

@@ -9,7 +9,7 @@ import torch
 from rich.table import Column, Table
 from rich.text import Text
 
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer

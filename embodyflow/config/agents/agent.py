@@ -99,7 +99,8 @@ class ToolConfig(CallLimits):
         function: Function ``module:function`` that the model may call, with types and a docstring.
         mcp: Server whose tools the model may call, instead of a function. ``timeout`` also limits its start.
         mistakes: Exceptions ``module:Class`` of the function, with their subclasses, that are the model's mistake.
-            :class:`embodyflow.agents.tool.ModelMistake` always is one. Any other is a failure of the infrastructure.
+            :class:`embodyflow.agents.tools.tool.ModelMistake` always is one. Any other is a failure of the
+            infrastructure.
     """
 
     function: Reference | None = None

@@ -39,7 +39,7 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
         interrupt: When an episode goes on with newer weights.
         chunk_correlation: Correlation of the sampling noise between the actions of a chunk: 0 samples each token
             independently, 1 gives all actions the same noise. See
-            :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
+            :func:`~embodyflow.rollouts.embodied.action_noise.chunk_uniforms`.
         keep_episodes: Number of newest iterations whose episodes, without images, stay in the run's folder.
         pipelined: Step half of the environments while the policy decides for the other half; needs ``env_processes``.
             Results are bit-identical. ``false`` is faster if a decision for half of the environments takes as long as
@@ -131,7 +131,7 @@ class EmbodiedConfig(GroupedConfig):
     """
 
     kind: ClassVar[str] = "embodied"
-    rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied.embodied_rollout:EmbodiedRollout"
     group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.embodied_groups:EmbodiedGroups"
     interrupted_group_engine: ClassVar[str | None] = (
         "embodyflow.rollouts.streaming.interrupted_episodes:InterruptedEmbodiedGroups"

@@ -1,12 +1,12 @@
 """Checks of an agent's tools and workflow, before a process starts."""
 
-from embodyflow.agents.chat_format import check_template
+from embodyflow.agents.chat.chat_format import check_template
 from embodyflow.agents.environments.environment_class import EnvironmentClass
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.programs.program import Program
 from embodyflow.agents.ring.ring import Ring
-from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.tools.tool_calls import build_parser
 from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
 from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.chat_memory import ChatMemory
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.chat.chat_memory import ChatMemory
+from embodyflow.agents.chat.conversation import Model
+from embodyflow.agents.chat.sampled_calls import RecordedModel
+from embodyflow.agents.chat.transcript import Origin, Tokens
 from embodyflow.agents.conducting.conductor import Conductor
 from embodyflow.agents.conducting.conductors import build_conductor
-from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
-from embodyflow.agents.sampled_calls import RecordedModel
-from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Origin, Tokens
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator, Measured
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agents.agent import AgentJobConfig

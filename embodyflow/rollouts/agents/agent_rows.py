@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodyflow.agents.chat.transcript import Origin, Response
 from embodyflow.agents.episode import Counts, Episode
-from embodyflow.agents.transcript import Origin, Response
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean, total

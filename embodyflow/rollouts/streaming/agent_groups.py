@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
 from embodyflow.agents.episode import Faults
-from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal

@@ -15,9 +15,9 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.policy_registry import build_acting_policy
-from embodyflow.rollouts.embodied_rollout import SMALLEST_BATCH, EmbodiedRollout
-from embodyflow.rollouts.episode_rows import Episode, MemoryJournal
-from embodyflow.rollouts.episode_turns import Decide, Situation, Stage
+from embodyflow.rollouts.embodied.embodied_rollout import SMALLEST_BATCH, EmbodiedRollout
+from embodyflow.rollouts.embodied.episode_rows import Episode, MemoryJournal
+from embodyflow.rollouts.embodied.episode_turns import Decide, Situation, Stage
 from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.streaming.environment_sets import EnvironmentSets
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions

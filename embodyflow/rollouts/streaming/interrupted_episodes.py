@@ -13,7 +13,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.streaming.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.policies.weight_copies import copy_weights
-from embodyflow.rollouts.episode_turns import Situation
+from embodyflow.rollouts.embodied.episode_turns import Situation
 from embodyflow.rollouts.group_rollout import rows_of_group
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 from embodyflow.rollouts.streaming.policy_versions import PolicyVersions

@@ -45,7 +45,7 @@ class SharedDecisions:
         self._is_closed = True
 
     def decide(self, observation: Observation, noise: np.ndarray) -> Decision:
-        """Decide for the environments of a thread; see :class:`~embodyflow.rollouts.episode_turns.Decide`.
+        """Decide for the environments of a thread; see :class:`~embodyflow.rollouts.embodied.episode_turns.Decide`.
 
         Raises:
             RuntimeError: The decisions were closed.

@@ -68,7 +68,7 @@ class Steps:
         """Return every step of every demonstration.
 
         Args:
-            demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+            demos: Demonstrations from :meth:`.EmbodiedRollout.demonstrate`.
             keys: Observation columns besides the instruction.
             horizon: Number of actions per sample, H.
         """
@@ -85,7 +85,7 @@ class Steps:
         are no path of the expert: the states between them are the learner's, and approach the expert's as it learns.
 
         Args:
-            rows: Rows from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.label`.
+            rows: Rows from :meth:`~embodyflow.rollouts.embodied.embodied_rollout.EmbodiedRollout.label`.
             keys: Observation columns besides the instruction.
             horizon: Number of actions per sample, H.
         """
@@ -174,7 +174,7 @@ class ActionSamples(StepSamples):
 
     Args:
         policy: Policy to fit.
-        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+        demos: Demonstrations from :meth:`.EmbodiedRollout.demonstrate`.
         config: Run configuration.
     """
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from episode_clients import CALL, ROW, TOKENIZER, KnownModel, context_of, decode
 
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.programs.program import Program
-from embodyflow.agents.transcript import Origin
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.prompts.word_tokenizer import word_tokenizer
 

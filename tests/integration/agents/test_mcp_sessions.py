@@ -13,8 +13,8 @@ from faulty_mcp_tools import http_server, http_tools, plan, start_server, stdio_
 from server_ports import server_port
 from waiting import eventually
 
-from embodyflow.agents.tool import ModelTool, build_tools, close_tools
-from embodyflow.agents.tool_runner import Answer, ToolRunner
+from embodyflow.agents.tools.tool import ModelTool, build_tools, close_tools
+from embodyflow.agents.tools.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,8 @@ import pytest
 from server_ports import server_port
 from waiting import eventually
 
-from embodyflow.agents.tool import OLDEST_MCP, build_tools, close_tools
-from embodyflow.agents.tool_runner import Answer, ToolRunner
+from embodyflow.agents.tools.tool import OLDEST_MCP, build_tools, close_tools
+from embodyflow.agents.tools.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 
@@ -133,9 +133,9 @@ def test_a_server_that_hangs_is_started_again(tools):
 def test_the_process_ends_with_its_tools_and_with_its_worker(tools):
     """The worker is killed, so it cannot tell the server to end."""
     code = (
-        "import asyncio, sys; from embodyflow.agents.tool import build_tools\n"
+        "import asyncio, sys; from embodyflow.agents.tools.tool import build_tools\n"
         "from embodyflow.config.agents.agent import *\n"
-        "from embodyflow.agents.tool_runner import ToolRunner\n"
+        "from embodyflow.agents.tools.tool_runner import ToolRunner\n"
         f"config = ToolConfig(mcp={{'command': {COMMAND!r}, 'include': ['process']}})\n"
         "tools = build_tools([config]); assert list(tools) == ['process']\n"
         "print(asyncio.run(ToolRunner().call(tools['process'], {})).text, flush=True); sys.stdin.read()"

@@ -17,7 +17,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.control_rollout import ControlRollout
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 
 pytestmark = pytest.mark.integration

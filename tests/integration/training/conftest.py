@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from embodyflow.config import RunConfig
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.generation.noise import CounterNoise
 from embodyflow.rollouts.control_rollout import ControlRollout
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer

@@ -13,7 +13,7 @@ from trainers import SEED, free_address, largest_gap, new_trainer, spawn_ranks
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 WORDS = (*SMALL, "policy=diffusion", "policy.chunk_size=4", "policy.hidden_size=32", "policy.num_layers=1")

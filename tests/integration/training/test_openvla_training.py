@@ -11,7 +11,7 @@ from trainers import SEED, new_trainer
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 

@@ -9,7 +9,7 @@ from trainers import SEED, new_trainer
 from embodyflow.algorithms.masked import split_steps
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 SHARED = ("algorithm.advantage=gae", "critic.features=policy", "critic.level=action", "critic.epochs=1")

@@ -12,7 +12,7 @@ from typing import Any
 from language_jobs import TINY as TINY_LANGUAGE
 
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import build_tools, close_tools
+from embodyflow.agents.tools.tool import build_tools, close_tools
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config

@@ -2,7 +2,7 @@
 
 import torch
 
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal

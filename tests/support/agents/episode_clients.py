@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
-from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.generation.interface import Completion

@@ -12,7 +12,7 @@ from waiting import finish
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 SMALL = (

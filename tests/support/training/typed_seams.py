@@ -13,7 +13,7 @@ from embodyflow.nodes.engines import (
     TrainerEngine,
 )
 from embodyflow.rollouts.control_rollout import ControlRollout
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout, Question
 from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.agents_trainer import AgentsTrainer

@@ -3,7 +3,7 @@
 import pytest
 
 from embodyflow.agents.calculator import calculate
-from embodyflow.agents.tool import ModelMistake
+from embodyflow.agents.tools.tool import ModelMistake
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.tool_runner import Answer
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.tools.tool_runner import Answer
 from embodyflow.generation.interface import Completion
 
 COMPLETION = Completion((5, 6), (float(np.float32(-0.1)), -1e-8), "stop", 7)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import chat_tokenizers
 import pytest
 
-from embodyflow.agents.chat_format import ChatFormat
-from embodyflow.agents.chat_memory import ChatMemory
+from embodyflow.agents.chat.chat_format import ChatFormat
+from embodyflow.agents.chat.chat_memory import ChatMemory
 from embodyflow.prompts.prompts import Prompt, PromptTooLongError
 
 PROMPT = Prompt(0, None, [{"role": "user", "content": "add 1 and 2"}], "", "test")

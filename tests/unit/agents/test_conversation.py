@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from agent_jobs import agent_config, never_judged
 
-from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.chat_format import check_template
-from embodyflow.agents.conversation import Conversation
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.chat.chat_format import check_template
+from embodyflow.agents.chat.conversation import Conversation
+from embodyflow.agents.chat.transcript import Origin, Tokens
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
-from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Origin, Tokens
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from episode_clients import CALL, QUESTION, TOOLS, KnownModel, client_of, context_of, decode, encode, session_of
 
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
-from embodyflow.agents.transcript import Origin
 from embodyflow.prompts.calculator import build_tokenizer
 
 ANSWER = {"role": "tool", "tool_call_id": "c00010000", "content": "408"}

@@ -10,12 +10,12 @@ import pytest
 from agent_jobs import never_judged
 from environment_classes import FAULTS, Fragile, Judged
 
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
 from embodyflow.agents.environments.environment_class import EnvironmentClass, Environments
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop, with_text
 from embodyflow.agents.environments.environment_session import EnvironmentSession
 from embodyflow.agents.episode import EpisodeContext, Faults, ToolFailedError
-from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt

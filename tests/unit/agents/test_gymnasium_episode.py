@@ -10,7 +10,7 @@ from agent_jobs import agent_config
 from agent_rollouts import play
 from trainers import free_address
 
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.tables import digest_of

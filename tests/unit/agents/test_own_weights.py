@@ -18,9 +18,9 @@ from tensordict import TensorDict
 from trainers import free_address, spawn_ranks
 from transformers import AutoModelForCausalLM
 
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
 from embodyflow.agents.episode import EpisodeContext, Faults
-from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.branch import BranchConfig

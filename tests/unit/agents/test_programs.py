@@ -17,7 +17,7 @@ import pytest
 from episode_clients import ROW, KnownModel, context_of, decode, engine_of
 from my_programs import SCRIPT
 
-from embodyflow.agents.call_journal import ChangedCallError
+from embodyflow.agents.chat.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.programs.program import Program, ProgramChangedError, ProgramFailedError

@@ -16,10 +16,10 @@ from ring_jobs import ring_config, ring_words
 
 import tasks
 from benchmarks.control.in_process import InProcessRun
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults, ToolFailedError
 from embodyflow.agents.ring.ring import Ring
-from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch

@@ -11,8 +11,8 @@ import torch
 from agent_jobs import agent_config
 from trainers import free_address
 
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.transcript import Origin
 from embodyflow.data.batches import to_batch
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agents.agent_rollout import AgentRollout

@@ -11,13 +11,13 @@ import torch
 from agent_jobs import agent_config
 
 import tasks
-from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.chat.call_journal import CallJournal
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.games.kuhn_poker import DEALS, KuhnPoker
 from embodyflow.agents.games.kuhn_reading import read_strategy
 from embodyflow.agents.games.self_play import SelfPlay
-from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.tools.tool_runner import ToolRunner
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch

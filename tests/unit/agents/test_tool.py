@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodyflow.agents.tool import ModelMistake, Tool, build_tools, shorten, text_of
+from embodyflow.agents.tools.tool import ModelMistake, Tool, build_tools, shorten, text_of
 from embodyflow.config.agents.agent import AgentConfig, ToolConfig
 from embodyflow.errors import ConfigError
 

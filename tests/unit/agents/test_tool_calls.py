@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall, build_parser
+from embodyflow.agents.tools.tool_calls import PARSERS, ToolCall, UnreadableCall, build_parser
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.calculator import build_tokenizer
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from embodyflow.agents.tool import ModelMistake, Tool, exceptions
-from embodyflow.agents.tool_runner import Answer, ToolRunner
+from embodyflow.agents.tools.tool import ModelMistake, Tool, exceptions
+from embodyflow.agents.tools.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import ToolConfig
 
 DEFAULTS = {"function": "none:none", "retries": 2, "backoff": 0.0, "timeout": 5.0}

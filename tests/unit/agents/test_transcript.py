@@ -2,8 +2,8 @@
 
 import pytest
 
+from embodyflow.agents.chat.transcript import Origin, Transcript
 from embodyflow.agents.episode import Counts, Episode
-from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.generation.interface import Completion
 from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes
 

@@ -17,7 +17,7 @@ from episode_clients import ROW, KnownModel, context_of, decode, engine_of
 from vf_stand_in import stand_in
 from waiting import eventually
 
-from embodyflow.agents.call_journal import ChangedCallError
+from embodyflow.agents.chat.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.verifiers.environment_host import EnvironmentLostError

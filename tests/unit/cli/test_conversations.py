@@ -8,8 +8,8 @@ import torch
 from agent_jobs import interview_config
 
 import tasks
+from embodyflow.agents.chat.transcript import Origin, Transcript
 from embodyflow.agents.episode import Counts, Episode
-from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.cli.episodes import episode_list
 from embodyflow.cli.episodes.conversations import _segments, conversation, conversation_cells
 from embodyflow.cli.episodes.episode_list import EpisodeFilter, show_episodes

@@ -20,7 +20,7 @@ from embodyflow.data.batches import Columns, to_batch
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replayed_steps import replayed_steps
 from embodyflow.simulation.make_env import make_env
 from embodyflow.training.imitation.imitation import ActionSamples, Imitation

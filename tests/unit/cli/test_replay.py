@@ -23,8 +23,8 @@ from embodyflow.data.batches import to_batch
 from embodyflow.record.episodes.episode_record import find_episode, read_episodes
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts import replay as engine
-from embodyflow.rollouts.clips import CAPTION
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.clips import CAPTION
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from embodyflow.config.robots.environment import EnvConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.clips import CAPTION
-from embodyflow.rollouts.contact_sheet import draw_contact_sheet
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.clips import CAPTION
+from embodyflow.rollouts.embodied.contact_sheet import draw_contact_sheet
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replay import film, first_difference
 from embodyflow.simulation.make_env import check_environment, make_env
 from embodyflow.training.fsdp_trainer import FSDPTrainer

@@ -40,7 +40,7 @@ def episodes(seed: int = 0) -> Batch:
 def config(tiny_config, monkeypatch):
     demo = {"state": np.full((4, 30), 1.5, np.float32), "actions": np.zeros((4, 4), np.float32)}
     demo |= {"num_steps": np.array(3), "uid": np.array(1), "env_task_id": np.array(0)}
-    monkeypatch.setattr("embodyflow.rollouts.demonstrators.all_demonstrations", lambda run: [demo, demo])
+    monkeypatch.setattr("embodyflow.rollouts.embodied.demonstrators.all_demonstrations", lambda run: [demo, demo])
     return tiny_config(*OVERRIDES)
 
 

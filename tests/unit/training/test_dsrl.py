@@ -13,7 +13,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.base import Decision
 from embodyflow.references import resolve
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 CHUNK, ACTION, GAMMA = 4, 2, 0.9

@@ -12,7 +12,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 

@@ -18,7 +18,7 @@ from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.policy_registry import build_policy
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language.language_rollout import LanguageRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer

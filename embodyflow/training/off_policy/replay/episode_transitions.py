@@ -39,7 +39,7 @@ def of_demonstrations(demos: TensorDict, chunk_size: int) -> dict[str, Array]:
     end it. Numbers after the end repeat the last action.
 
     Args:
-        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied.embodied_rollout.EmbodiedRollout.demonstrate`.
         chunk_size: C, actions of one decision.
     """
     steps = Steps.of_demonstrations(demos, ["state"], chunk_size)

@@ -11,8 +11,8 @@ from tensordict import TensorDict
 
 import tasks
 from benchmarks.control.in_process import InProcessRun
+from embodyflow.agents.chat.transcript import Origin, Transcript
 from embodyflow.agents.episode import Counts, Episode
-from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import one_rank

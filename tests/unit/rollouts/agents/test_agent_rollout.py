@@ -15,9 +15,9 @@ from agent_rollouts import assert_trained_as_sampled, give_other_weights, play, 
 from language_jobs import connected_trainer
 
 import tasks
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.conducting.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
-from embodyflow.agents.transcript import Origin
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch

@@ -13,7 +13,7 @@ from areal_workflows import SEEN, Spoiled
 from trainers import free_address
 
 from embodyflow.agents.areal.generation_shapes import GenerationHyperparameters, ModelResponse
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.chat.transcript import Origin
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch

@@ -15,7 +15,7 @@ from agent_rollouts import play
 from environment_classes import FAULTS
 from trainers import free_address
 
-from embodyflow.agents.tool_calls import PARSERS, ToolCall
+from embodyflow.agents.tools.tool_calls import PARSERS, ToolCall
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.data.batches import to_batch

@@ -19,7 +19,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.control_rollout import ControlRollout
-from embodyflow.rollouts.executable_actions import executable_actions
+from embodyflow.rollouts.embodied.executable_actions import executable_actions
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_seed
 
 

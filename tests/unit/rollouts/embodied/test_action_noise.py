@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from embodyflow.policies.action_tokens import sample_tokens
-from embodyflow.rollouts.action_noise import chunk_uniforms
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.action_noise import chunk_uniforms
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.seeding import derive_rng
 
 CHUNK, DIMENSIONS, DECISIONS = 5, 4, 20_000

@@ -1,6 +1,6 @@
 """Tests of the choice of episodes for a contact sheet."""
 
-from embodyflow.rollouts.contact_sheet import choose_episodes
+from embodyflow.rollouts.embodied.contact_sheet import choose_episodes
 
 
 def test_a_goal_repeats_only_after_all_others() -> None:

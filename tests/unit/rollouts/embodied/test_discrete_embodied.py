@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from benchmarks.control.in_process import InProcessRun
 from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.executable_actions import null_action, numbered_actions
+from embodyflow.rollouts.embodied.executable_actions import null_action, numbered_actions
 from embodyflow.rollouts.replay import first_difference
 
 CHOICES = {"Walk-v0": (3,), "TwoSwitches-v0": (3, 4), "Buttons-v0": (2, 2, 2)}

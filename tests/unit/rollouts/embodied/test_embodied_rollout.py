@@ -19,9 +19,9 @@ from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.embodied.tiny_vla.processing_tiny_vla import TinyVLAProcessor
-from embodyflow.rollouts.clips import CAPTION
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
-from embodyflow.rollouts.episode_rows import Episode
+from embodyflow.rollouts.embodied.clips import CAPTION
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.episode_rows import Episode
 from embodyflow.rollouts.replay import first_difference
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
@@ -445,7 +445,7 @@ def test_record_video_returns_the_reason_if_rendering_is_impossible(
     rollout: EmbodiedRollout, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = functools.partial(str, "no EGL here")
-    monkeypatch.setattr("embodyflow.rollouts.embodied_rollout.rendering_problem", probe)
+    monkeypatch.setattr("embodyflow.rollouts.embodied.embodied_rollout.rendering_problem", probe)
     assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=1) == "no EGL here"
     assert not (tmp_path / "episodes.gif").exists()
 

@@ -18,7 +18,7 @@ from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions
 from embodyflow.workers.calls import GroupCall
 from embodyflow.workers.rank.group_player import GroupPlayer

@@ -12,9 +12,9 @@ from node_calls import call_of
 import tasks
 from embodyflow.config.robots.dagger import DaggerConfig
 from embodyflow.errors import ConfigError
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
-from embodyflow.rollouts.episode_rows import Episode
-from embodyflow.rollouts.expert_labels import EpisodeLabeller
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.episode_rows import Episode
+from embodyflow.rollouts.embodied.expert_labels import EpisodeLabeller
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.vector.worker import EnvNotFiniteError
 

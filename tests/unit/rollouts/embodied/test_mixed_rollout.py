@@ -11,7 +11,7 @@ from embodyflow.data.batches import Columns, to_batch
 from embodyflow.policies.action_tokens import imitation_cross_entropy, member_mask
 from embodyflow.policies.embodied.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replay import first_difference
 from embodyflow.training.imitation.imitation import ActionSamples, Steps, StepSamples
 

@@ -14,7 +14,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.orchestration.evaluation.evaluation import solved_goals
 from embodyflow.orchestration.evaluation.evaluation_run import evaluation_lines
 from embodyflow.policies.base import Decision
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 
 ENV = (
     *("env.id=solved_envs:SomeSolved-v0", "env.tasks=[go]", "env.adapter.success_info=success", "env.max_steps=20"),

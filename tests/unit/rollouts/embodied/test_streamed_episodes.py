@@ -21,7 +21,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.environments.metaworld import MetaWorldEnv
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.policies.base import Decision
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout, GroupQuarantinedError
+from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout, GroupQuarantinedError
 from embodyflow.rollouts.group_rollout import REROLL_STRIDE
 from embodyflow.rollouts.streaming.embodied_groups import EmbodiedGroups
 from embodyflow.rollouts.streaming.shared_decisions import SharedDecisions

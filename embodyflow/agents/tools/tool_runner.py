@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from embodyflow.agents.tool import Callee, ModelMistake, ModelTool, shorten, text_of
+from embodyflow.agents.tools.tool import Callee, ModelMistake, ModelTool, shorten, text_of
 from embodyflow.process.tracing import span
 
 log = logging.getLogger(__name__)

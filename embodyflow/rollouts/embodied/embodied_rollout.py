@@ -29,10 +29,15 @@ from embodyflow.policies.observations import entries_of
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.policies.weight_copies import copy_weights
 from embodyflow.process.tracing import span
-from embodyflow.rollouts.action_noise import chunk_uniforms
-from embodyflow.rollouts.clips import Clip, write_animation
-from embodyflow.rollouts.demonstrators import DatasetDemonstrator, Demonstration, Demonstrator, ExpertDemonstrator
-from embodyflow.rollouts.episode_rows import (
+from embodyflow.rollouts.embodied.action_noise import chunk_uniforms
+from embodyflow.rollouts.embodied.clips import Clip, write_animation
+from embodyflow.rollouts.embodied.demonstrators import (
+    DatasetDemonstrator,
+    Demonstration,
+    Demonstrator,
+    ExpertDemonstrator,
+)
+from embodyflow.rollouts.embodied.episode_rows import (
     Episode,
     EpisodeRows,
     GroupJournal,
@@ -41,9 +46,9 @@ from embodyflow.rollouts.episode_rows import (
     SolvedGoals,
     padded,
 )
-from embodyflow.rollouts.episode_turns import Decide, EpisodeTurns, Situation, Stage
-from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
-from embodyflow.rollouts.expert_labels import EpisodeLabeller
+from embodyflow.rollouts.embodied.episode_turns import Decide, EpisodeTurns, Situation, Stage
+from embodyflow.rollouts.embodied.executable_actions import null_action, numbered_actions, recorded_actions
+from embodyflow.rollouts.embodied.expert_labels import EpisodeLabeller
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -372,8 +377,7 @@ class EmbodiedRollout(GroupRollout):
             iteration: Index of the iteration, from 1, which decides how often the expert acts.
 
         Returns:
-            Columns of :meth:`~embodyflow.rollouts.expert_labels.EpisodeLabeller.play`, with ``instruction_ids`` and
-            ``policy_version``.
+            Columns of :meth:`.EpisodeLabeller.play`, with ``instruction_ids`` and ``policy_version``.
 
         Raises:
             ConfigError: The expert returned no action, or an episode continues after ``env.max_steps``.

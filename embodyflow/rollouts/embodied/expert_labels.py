@@ -17,9 +17,9 @@ from embodyflow.data.batches import Columns
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.references import resolve
-from embodyflow.rollouts.demonstrators import expert_action
-from embodyflow.rollouts.episode_rows import Episode, continues, padded
-from embodyflow.rollouts.executable_actions import recorded_actions
+from embodyflow.rollouts.embodied.demonstrators import expert_action
+from embodyflow.rollouts.embodied.episode_rows import Episode, continues, padded
+from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.vector.worker import EnvNotFiniteError
 

@@ -12,8 +12,8 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of, observation_fields
-from embodyflow.rollouts.episode_rows import padded
-from embodyflow.rollouts.executable_actions import recorded_actions
+from embodyflow.rollouts.embodied.episode_rows import padded
+from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.dataset_match import chosen_episodes, open_demonstrations
 from embodyflow.simulation.make_env import make_env

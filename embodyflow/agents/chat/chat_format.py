@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from embodyflow.agents.chat_memory import ChatMemory, digest_of
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.chat_memory import ChatMemory, digest_of
+from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt, encode, end_of_response
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from embodyflow.config.robots.embodied import EmbodiedConfig
-from embodyflow.rollouts.clips import COLOURS, Clip, write_animation
+from embodyflow.rollouts.embodied.clips import COLOURS, Clip, write_animation
 from embodyflow.rollouts.replay import FRAMES_PER_SECOND, frames_in
 from embodyflow.simulation.frames import CannotDrawError, drawing_env
 from embodyflow.simulation.rendering import rendering_problem

@@ -7,8 +7,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from embodyflow.agents.tool_runner import Answer
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.transcript import Tokens
+from embodyflow.agents.tools.tool_runner import Answer
 from embodyflow.data.rows_file import make_folder_of
 from embodyflow.generation.interface import Completion
 

@@ -15,7 +15,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import ActingPolicy, Decision
-from embodyflow.rollouts.action_noise import chunk_uniforms
+from embodyflow.rollouts.embodied.action_noise import chunk_uniforms
 from embodyflow.rollouts.group_rollout import GroupRow
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.vector.env import ChunkStep, VectorEnv

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from embodyflow.agents.chat_format import ChatFormat, Continuation, Message
+from embodyflow.agents.chat.chat_format import ChatFormat, Continuation, Message
+from embodyflow.agents.chat.transcript import Origin, Tokens, Transcript
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.transcript import Origin, Tokens, Transcript
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.prompts import Prompt
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from embodyflow.agents.conversation import Model
-from embodyflow.agents.transcript import Origin, Segment, Tokens, Transcript
+from embodyflow.agents.chat.conversation import Model
+from embodyflow.agents.chat.transcript import Origin, Segment, Tokens, Transcript
 from embodyflow.generation.interface import Completion
 
 _TOLERANCE = 1e-5
@@ -14,7 +14,7 @@ _TOLERANCE = 1e-5
 
 @dataclass
 class RecordedModel:
-    """A model that keeps what it sampled. Implements :class:`~embodyflow.agents.conversation.Model`.
+    """A model that keeps what it sampled. Implements :class:`~embodyflow.agents.chat.conversation.Model`.
 
     Attributes:
         model: Model that samples.

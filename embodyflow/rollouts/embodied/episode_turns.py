@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from embodyflow.policies.base import Decision
-from embodyflow.rollouts.episode_rows import EpisodeRows, GroupJournal, Slots, SolvedGoals
-from embodyflow.rollouts.executable_actions import numbered_actions
+from embodyflow.rollouts.embodied.episode_rows import EpisodeRows, GroupJournal, Slots, SolvedGoals
+from embodyflow.rollouts.embodied.executable_actions import numbered_actions
 from embodyflow.simulation.vector.env import VectorEnv
 
 

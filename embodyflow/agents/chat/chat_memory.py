@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.chat.transcript import Tokens
 
 Text = TypeVar("Text", str, Tokens)
 

@@ -1,0 +1,1 @@
+"""Rollouts of robots: episodes, their rows, their pictures, and labels of experts."""
