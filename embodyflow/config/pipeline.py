@@ -15,8 +15,8 @@ class PipelineConfig(Config):
         custom_fn: Function ``module:function`` that returns a ``TaskGraph``; ``null`` if unused.
         yaml: Path of a graph in YAML; ``null`` if unused.
         task_runs: Unit of a Prefect task run. ``node``: one task run per node, in one flow run per iteration.
-            ``iteration``: one task run per iteration, with its nodes and their times in an event, for iterations of a
-            second or less.
+            ``iteration``: one task run per iteration, with its nodes and their times in an event, and the nodes of a
+            single trainer rank in one call, for iterations of a second or less.
     """
 
     name: str | None = None

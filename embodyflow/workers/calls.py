@@ -4,8 +4,8 @@ The flow describes a node as :class:`NodeWork`. The session turns it into one :c
 answers with a :class:`NodeResult`, and the session merges these into a :class:`NodeReport`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class NodeWork:
         segment: Segment that it samples; ``None`` for a node that runs once.
         num_ranks: Number of ranks that run it, the first ones of the group; ``None`` is all of them.
         in_parts: Whether it plays its rows part by part before it runs, and other nodes take turns with the parts.
+        following: Nodes that run right after it, in the same call, if its group has a single rank.
     """
 
     node_id: str
@@ -63,6 +64,7 @@ class NodeWork:
     segment: Segment | None = None
     num_ranks: int | None = None
     in_parts: bool = False
+    following: "tuple[Following, ...]" = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,10 @@ class NodeCall:
     policy_version: int = 0
     checks_weights: bool = False
     timeout: float = 600.0
+
+    def with_parents(self, parents: Sequence[RankInput]) -> "NodeCall":
+        """Return the call with parts of its parents' output."""
+        return replace(self, parents=tuple(parents))
 
     @property
     def node_id(self) -> str:
@@ -148,6 +154,36 @@ class NodeCall:
         if here is None or there is None:
             return None
         return Journal(Path(here) / f"{rank}.surplus"), Journal(Path(there) / f"{rank}.surplus")
+
+
+@dataclass(frozen=True)
+class ChainCall:
+    """Nodes for a single rank to run one after the other, each on the rows of the ones before it.
+
+    Attributes:
+        group: Group of the rank.
+        first: First node.
+        following: The others. Their calls lack parents, which are ids of nodes of the chain, or the rows of others.
+    """
+
+    group: str
+    first: NodeCall
+    following: tuple[tuple[NodeCall, tuple[str | Rows, ...]], ...]
+
+    @property
+    def node_id(self) -> str:
+        """Names of the nodes, for messages."""
+        return ", ".join([self.first.node_id, *(call.node_id for call, _ in self.following)])
+
+    @property
+    def iteration(self) -> int:
+        """Index of the iteration."""
+        return self.first.iteration
+
+    @property
+    def timeout(self) -> float:
+        """Time limit of all nodes in seconds."""
+        return self.first.timeout + sum(call.timeout for call, _ in self.following)
 
 
 @dataclass(frozen=True)
@@ -275,3 +311,16 @@ class NodeReport(Rows):
     logs: tuple[LogLine, ...]
     usage: Usage = Usage()
     core_time: CoreTime = field(default_factory=CoreTime)
+
+
+@dataclass(frozen=True)
+class Following:
+    """A node that runs in the same call as one before it.
+
+    Attributes:
+        work: The node.
+        parents: Its parents: ids of nodes of the same call, or reports of nodes that are done.
+    """
+
+    work: NodeWork
+    parents: tuple[str | NodeReport, ...]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ray
 
@@ -16,7 +16,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.process.tracing import span, trace_file
 from embodyflow.workers.busy_time import BusyTime
-from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
+from embodyflow.workers.calls import ChainCall, GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, LossReasons
 from embodyflow.workers.membership import Membership
@@ -129,6 +129,22 @@ class WorkerGroup:
                     if beside_others and await self._all_ended(error):  # and no model is left half trained
                         self._out_of_step_by = None
                 raise
+
+    async def run_chain(self, call: ChainCall) -> list[NodeResult]:
+        """Run nodes one after the other on the only rank; return the results of those before the first that fails.
+
+        Raises:
+            NodeTimeoutError: They exceeded their time limits; the message names them.
+            WorkerLostError: The rank died.
+            Exception: The first node raised it.
+        """
+        assert len(self) == 1, "nodes on several ranks take turns"
+        async with self.alone(iteration=call.iteration, node=call.node_id):
+            seconds = call.timeout + INTERRUPT_SECONDS
+            late = f"{call.node_id} on the {self.role} group took longer than {seconds:g} s"
+            with self.busy.at_work(0):
+                [results] = await self._within(self._all([self._ranks[0].run_chain.remote(call)]), late, seconds)
+        return cast(list[NodeResult], results)
 
     async def play_group(self, rank: int, new_call: Callable[[], GroupCall]) -> NodeResult:
         """Play a group on one rank, beside others; a rank that dies is replaced, and its successor plays the group.

@@ -20,13 +20,14 @@ from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import InfrastructureError
 from embodyflow.process.core_time import CoreTime
 from embodyflow.process.tracing import span
-from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
+from embodyflow.workers.calls import ChainCall, GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
+from embodyflow.workers.chains import ReportsAhead
 from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.ray_threads import in_thread
 from embodyflow.workers.rows.buffers import call_buffers, start_buffer, start_buffers
-from embodyflow.workers.rows.layout import Layout, join_facts, order_of, plan_inputs
+from embodyflow.workers.rows.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Session:
         self._held: dict[int, str] = {}  # digests of versions that are kept until they are released
         self._acting = Counter[int]()  # number of single groups that a version plays
         self._stream = 0
+        self._ahead = ReportsAhead()
         self._offers: list[asyncio.Task[None]] = []
 
     @property
@@ -78,10 +80,29 @@ class Session:
         """
         role = work.group or (parents[0].group if parents else "rollout")
         group = self._groups[role]
+        if (report := self._ahead.take(work, parents)) is not None:
+            return report
         async with group.membership.used():
+            if work.following and len(group) == 1:
+                return await self._run_chain(work, role, parents)
             calls, balance = self._plan_calls(work, role, parents)
             answers = await group.run_node(calls, beside_others=not work.needs_model)
         return _report(work, role, calls, answers, balance)
+
+    async def _run_chain(self, work: NodeWork, role: str, parents: Sequence[NodeReport]) -> NodeReport:
+        """Run a node and those that follow it in one call; return its report, and keep those of the others."""
+        following = tuple(
+            (self._plan_calls(each.work, role, ())[0][0], tuple(map(_place, each.parents))) for each in work.following
+        )
+        calls, balance = self._plan_calls(work, role, parents)
+        results = await self._groups[role].run_chain(ChainCall(role, calls[0], following))
+        reports = {work.node_id: _report(work, role, calls, results[:1], balance)}
+        for each, result in zip(work.following, results[1:], strict=False):  # those that did not fail
+            read = [reports[parent] if isinstance(parent, str) else parent for parent in each.parents]
+            calls, balance = self._plan_calls(each.work, role, read)
+            reports[each.work.node_id] = _report(each.work, role, calls, [result], balance)
+            self._ahead.keep(each.work, read, reports[each.work.node_id])
+        return reports[work.node_id]
 
     def _plan_calls(
         self, work: NodeWork, role: str, parents: Sequence[NodeReport]
@@ -94,7 +115,7 @@ class Session:
         inputs = [for_tensor_parallel(parts, per_copy) for parts in shares]
         calls = [
             NodeCall(
-                work,
+                replace(work, following=()),
                 seed=self.config.seed,
                 parents=tuple(ranks[rank] for ranks in inputs),
                 passes_rows_on=rank % per_copy == 0,
@@ -218,6 +239,7 @@ class Session:
         await self.free("weights/")
         self._weights.clear()
         self._held.clear()
+        self._ahead.clear()
 
     async def record_clocks(self) -> None:
         """Record in the trace how far the ranks' clocks are from this process's, if there is a trace."""
@@ -410,6 +432,15 @@ def _core_time(answers: Sequence[NodeResult]) -> CoreTime:
     slowest = max(answer.seconds for answer in answers)
     alone = max(answer.seconds - answer.core_time.queued for answer in answers)
     return CoreTime(sum(answer.core_time.computing for answer in answers), slowest - alone)
+
+
+def _place(parent: str | NodeReport) -> str | Rows:
+    """Return the location of a parent's rows, without its metrics; a node of the same call is known by its id."""
+    if isinstance(parent, str):
+        return parent
+    return Rows(
+        node_id=parent.node_id, group=parent.group, shards=parent.shards, facts=parent.facts, order=parent.order
+    )
 
 
 def _report(

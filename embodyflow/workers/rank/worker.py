@@ -32,7 +32,8 @@ from embodyflow.process.memory import peak_bytes, peak_device_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
-from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult, Usage
+from embodyflow.workers.calls import ChainCall, GroupCall, LogLine, NodeCall, NodeResult, Usage
+from embodyflow.workers.chains import run_chain
 from embodyflow.workers.rank.deadline import time_limit
 from embodyflow.workers.rank.group_player import GroupPlayer
 from embodyflow.workers.rank.profiles import Profiles
@@ -134,6 +135,7 @@ class Worker:
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
+        self._kept_errors: dict[tuple[int, str], Exception] = {}
 
     def ready(self) -> int:
         """Return the process id; the answer means that the engine is built and idle."""
@@ -175,8 +177,31 @@ class Worker:
             WorkerLostError: The node trains a model that another node left half trained.
             Exception: The node function raised it.
         """
+        self._raise_kept_error(call)
         with self._profiles.node(call.iteration, call.node_id):
             return self._run_with_model(call)
+
+    def run_chain(self, chain: ChainCall) -> list[NodeResult]:
+        """Run nodes one after the other; return the results of those before the first that fails.
+
+        The error of a node that fails is kept, and raised when the node is called by itself.
+
+        Raises:
+            Exception: The first node raised it.
+        """
+
+        def run(call: NodeCall) -> NodeResult:
+            return self.run_node(call) if call.work.needs_model else self.run_compute_node(call)
+
+        def keep_error(call: NodeCall, error: Exception) -> None:
+            self._kept_errors = {(call.iteration, call.node_id): error}
+
+        return run_chain(chain, run, keep_error)
+
+    def _raise_kept_error(self, call: NodeCall) -> None:
+        """Raise the error with which the node failed in a chain, once."""
+        if (error := self._kept_errors.pop((call.iteration, call.node_id), None)) is not None:
+            raise error
 
     def _run_with_model(self, call: NodeCall) -> NodeResult:
         if not call.work.trains:
@@ -195,6 +220,7 @@ class Worker:
     @ray.method(concurrency_group="compute")
     def run_compute_node(self, call: NodeCall) -> NodeResult:
         """Run a node that needs no model, beside whatever else runs on this rank; see :meth:`run_node`."""
+        self._raise_kept_error(call)
         return self._run(call)
 
     @ray.method(concurrency_group="groups")
@@ -361,6 +387,7 @@ class Worker:
     def _forget_training(self) -> None:
         self._trained.clear()
         self._half_trained_by = None
+        self._kept_errors.clear()
         self._profiles.drop()
 
     def _require_whole_model(self) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small_runs import TWO_WORKERS, Runs
+from small_runs import SMALL_CONTROL, TWO_WORKERS, Runs, training_records
 
 pytestmark = pytest.mark.integration
 
@@ -92,6 +92,16 @@ def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: 
     assert runs.summary("yaml")["weights_digest"] == runs.summary("python")["weights_digest"]
     digests = [record["weights_digest"] for record in runs.metrics("python") if "weights_digest" in record]
     assert len(set(digests)) > 1, "nothing was trained"
+
+
+def test_nodes_in_one_call_write_the_rows_and_weights_of_calls_of_their_own(runs: Runs) -> None:
+    """With a task run per iteration, the trainer's nodes after the first run in the first one's call."""
+    for task_runs in ("node", "iteration"):
+        words = ("iterations=3", "seed=7", f"pipeline.task_runs={task_runs}", f"run_root={runs.root}")
+        runs.end(runs.start(*SMALL_CONTROL, *words, f"run_id={task_runs}", flow="ppo"))
+    runs.assert_same_training("iteration", "node")
+    digests = training_records(runs.metrics("iteration"))[0]["digests"]
+    assert {"value", "advantage", "train_actor_critic"} <= digests.keys()
 
 
 def test_a_custom_graph_with_a_custom_loss_runs(runs: Runs, tmp_path: Path, prefect_api: str) -> None:

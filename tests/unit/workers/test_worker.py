@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ from embodyflow.data.plans.row_plan import ShardRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.types import NodeOutput
+from embodyflow.workers.calls import ChainCall
+from embodyflow.workers.rank.profiles import Profiles
 from embodyflow.workers.rank.worker import Worker
 
 
@@ -96,3 +99,26 @@ def test_the_log_of_a_node_is_limited() -> None:
     lines = worker._run(call_of("mine", function=f"{__name__}:logs_much")).logs
     assert [line.message for line in lines[:2]] == ["step 0", "step 1"]
     assert len(lines) == 1001 and lines[-1].message == "the node logged more than 1000 lines; the rest is dropped"
+
+
+def is_stuck(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    raise LookupError("the drawer is stuck")
+
+
+def does_nothing(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    return NodeOutput(None)
+
+
+def test_a_node_that_failed_in_a_chain_raises_its_error_when_it_is_called_and_runs_when_it_is_retried() -> None:
+    plain: Any = Worker
+    worker = object.__new__(plain.__ray_metadata__.modified_class)
+    worker._engine, worker._buffer = Engine(), SimpleNamespace(take_traffic=lambda: (0, 0))
+    worker._kept_errors, worker._profiles = {}, Profiles(Path(), (), 0, "cpu")
+    first = call_of("first", function=f"{__name__}:does_nothing", needs_model=False)
+    stuck = call_of("stuck", function=f"{__name__}:is_stuck", needs_model=False)
+    last = call_of("last", function=f"{__name__}:does_nothing")
+    assert len(worker.run_chain(ChainCall("trainer", first, ((stuck, ("first",)), (last, ("stuck",)))))) == 1
+    retried = replace(stuck, work=replace(stuck.work, function=f"{__name__}:does_nothing"))
+    with pytest.raises(LookupError, match="the drawer is stuck"):
+        worker.run_compute_node(retried)
+    assert worker.run_compute_node(retried).shard is None

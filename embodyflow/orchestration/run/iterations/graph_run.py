@@ -14,7 +14,7 @@ from embodyflow.graph import Node, TaskGraph
 from embodyflow.graph.node_groups import group_of, runs_on
 from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.process.core_time import CoreTime
-from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.calls import Following, NodeReport, NodeWork
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 
@@ -40,6 +40,7 @@ class GraphRun:
         publish_weights: Publishes the weights of the current version again.
         stage_path: Returns the folder for a node's rows, given the iteration and the node's id.
         turns: Order of this iteration and of those in flight with it.
+        chains: Whether nodes on the trainer may run in the call of one before them.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class GraphRun:
         publish_weights: Callable[[], Coroutine[Any, Any, object]],
         stage_path: Callable[[int, str], str],
         turns: Turns,
+        *,
+        chains: bool = False,
     ) -> None:
-        self._graph, self._iteration, self._turns = graph, iteration, turns
+        self._graph, self._iteration, self._turns, self._chains = graph, iteration, turns, chains
         self._run_node, self._publish_weights, self._stage_path = run_node, publish_weights, stage_path
         self._rollout = rollout_nodes(graph)
         self._reports: dict[str, NodeReport] = {}
@@ -84,9 +87,11 @@ class GraphRun:
         """Run a node; recreate the rows it misses and retry. ``lost`` is the loss that makes a finished node rerun."""
         for attempt in range(MAX_LOSSES + 1):
             parents = {parent: self._reports[parent] for parent in node.dependencies}
-            self._has_trained |= node.changes_weights  # from here on: it may fail after its optimizer step
+            following = self._following(node) if lost is None else ()
+            # From here on: they may fail after an optimizer step.
+            self._has_trained |= node.changes_weights or any(each.work.trains for each in following)
             try:
-                report = await self._run_segments(node, list(parents.values()))
+                report = await self._run_segments(node, list(parents.values()), following)
             except ShardLostError as error:
                 if attempt == MAX_LOSSES or node.changes_weights:
                     raise
@@ -99,9 +104,28 @@ class GraphRun:
                 return report
         raise AssertionError("unreachable")
 
-    async def _run_segments(self, node: Node, parents: list[NodeReport]) -> NodeReport:
+    def _following(self, first: Node) -> tuple[Following, ...]:
+        """Return the nodes on the trainer that can run in the call of a node: all that they read is there by then."""
+        if not self._chains or not self._is_on_trainer(first.node_id):
+            return ()
+        chain, following = {first.node_id}, []
+        for node_id in self._graph.get_execution_order():
+            parents = self._graph.nodes[node_id].dependencies
+            can_read = chain.intersection(parents) and self._reports.keys() | chain >= set(parents)
+            if can_read and self._is_on_trainer(node_id):
+                chain.add(node_id)
+                read = tuple(parent if parent in chain else self._reports[parent] for parent in parents)
+                following.append(Following(self._work(self._graph.nodes[node_id]), read))
+        return tuple(following)
+
+    def _is_on_trainer(self, node_id: str) -> bool:
+        return runs_on(self._graph, node_id) == "trainer"
+
+    async def _run_segments(
+        self, node: Node, parents: list[NodeReport], following: tuple[Following, ...]
+    ) -> NodeReport:
         """Run a node, a root of the rollout segment by segment until it passes rows on; return its last report."""
-        work, seconds, core_time = self._work(node), 0.0, CoreTime()
+        work, seconds, core_time = replace(self._work(node), following=following), 0.0, CoreTime()
         if not self._turns.swaps_weights or node.dependencies or work.group != "rollout":
             return await self._run_node(work, parents, retries=node.retries)
         versions = self._turns.rollout_versions(self._iteration)

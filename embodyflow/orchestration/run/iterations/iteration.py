@@ -70,19 +70,19 @@ async def iteration_as_task_run(index: int) -> dict[str, float]:
         return report
 
     try:
-        metrics, digests = await run_nodes(index, run_node)
+        metrics, digests = await run_nodes(index, run_node, chains=True)
     finally:  # also those before a node that failed
         emit_nodes(index, reports)
     await commit(index, metrics, digests)
     return metrics
 
 
-async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Digests]:
-    """Run the graph once; return its metrics and the digests of its rows, by node id."""
+async def run_nodes(index: int, run_node: RunNode, *, chains: bool = False) -> tuple[dict[str, float], Digests]:
+    """Run the graph once; return its metrics and the digests of its rows, by node id. See :class:`.GraphRun`."""
     run = CURRENT_RUN.get()
     started, core_time = time.perf_counter(), core_time_so_far()
     num_workers = await run.scaling.begin(index)
-    reports = await run_graph(index, run_node)
+    reports = await run_graph(index, run_node, chains=chains)
     await keep_episodes(run, index, reports)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= to_floats(await run.session.buffer_metrics())
@@ -100,12 +100,12 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 
-async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
+async def run_graph(index: int, run_node: RunNode, *, chains: bool = False) -> dict[str, NodeReport]:
     """Run the graph once, each node by ``run_node``; return the nodes' reports, by node id."""
     run = CURRENT_RUN.get()
     version = run.session.policy_version
     publish = partial(run.session.publish_weights, version)
-    return await GraphRun(run.graph, index, run_node, publish, run.stages.path, run.turns).run()
+    return await GraphRun(run.graph, index, run_node, publish, run.stages.path, run.turns, chains=chains).run()
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)

@@ -38,13 +38,19 @@ class Pass:
         self.ran: list[str] = []
         self.works: list[NodeWork] = []
 
-    def over(self, graph: TaskGraph) -> None:
+    def over(self, graph: TaskGraph, *, chains: bool = False) -> None:
         async def publish() -> None:
             raise AssertionError("no weights were lost")
 
         asyncio.run(
             GraphRun(
-                graph, 1, self._run_node, publish, lambda _, node_id: f"run/stages/iteration/{node_id}", Turns(0)
+                graph,
+                1,
+                self._run_node,
+                publish,
+                lambda _, node_id: f"run/stages/iteration/{node_id}",
+                Turns(0),
+                chains=chains,
             ).run()
         )
 
@@ -118,3 +124,35 @@ def test_a_node_must_be_declared_to_train(node_type: str, is_forward_only: bool)
     passed.over(graph_of(train=((), TRAIN | {"node_type": NodeType(node_type)})))
     [work] = passed.works
     assert (work.only_forward_compute, work.trains) == (is_forward_only, not is_forward_only)
+
+
+@pytest.mark.parametrize("chains", [True, False])
+def test_nodes_of_the_trainer_follow_the_first_in_its_call(chains: bool) -> None:
+    reward = {"node_type": NodeType.COMPUTE}
+    graph = graph_of(
+        rollout=((), {"node_type": NodeType.MODEL_INFERENCE, "node_role": NodeRole.ROLLOUT}),
+        reward=(["rollout"], reward),
+        old_log_prob=(["rollout"], FORWARD),
+        advantage=(["old_log_prob", "reward"], HERE),
+        train=(["advantage"], TRAIN),
+    )
+    passed = Pass("nobody", lambda name, count: 0.05 if name == "reward" else 0.0)
+    passed.over(graph, chains=chains)
+    following = {work.node_id: [each.work.node_id for each in work.following] for work in passed.works}
+    alone: dict[str, list[str]] = {name: [] for name in graph.nodes}
+    # The reward is not there when old_log_prob starts, so advantage waits for it.
+    assert following == (alone | {"advantage": ["train"]} if chains else alone)
+
+
+def test_a_node_that_reruns_is_alone_in_its_call() -> None:
+    graph = graph_of(old_log_prob=((), FORWARD), report=(["old_log_prob"], HERE), read=(["report"], HERE))
+    passed = Pass("report")
+    passed.over(graph, chains=True)
+    runs = [(work.node_id, [each.work.node_id for each in work.following]) for work in passed.works]
+    assert runs == [
+        ("old_log_prob", ["report", "read"]),
+        ("report", ["read"]),
+        ("old_log_prob", []),
+        ("report", []),
+        ("read", []),
+    ]
