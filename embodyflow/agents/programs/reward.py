@@ -1,8 +1,9 @@
 """Rewards that programs print."""
 
 import json
-import math
 from typing import Any
+
+from embodyflow.rewards.interface import is_reward
 
 
 class PrintedRewardError(RuntimeError):
@@ -16,7 +17,7 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
     ``null``, there is no reward.
 
     Raises:
-        PrintedRewardError: The line is something else, or the number is NaN or infinite.
+        PrintedRewardError: The line is something else, or the number is NaN, infinite or too large for float32.
     """
     lines = output.strip().splitlines()
     if not lines:
@@ -30,8 +31,7 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
         value, success = value["reward"], value.get("success")
     if value is None and success is None:
         return None, None
-    is_reward = isinstance(value, (int, float)) and math.isfinite(value)
-    if not is_reward or not (success is None or isinstance(success, bool)):
+    if not is_reward(value) or not (success is None or isinstance(success, bool)):
         raise _error(lines[-1])
     return float(value), success
 

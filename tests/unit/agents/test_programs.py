@@ -264,6 +264,8 @@ def test_printed_rewards(output: str, expected: tuple[float | None, bool | None]
         "the answer",
         "NaN",
         "Infinity",
+        "1e39",
+        f"1{'0' * 400}",
         '"1"',
         "[1]",
         '{"score": 1}',
