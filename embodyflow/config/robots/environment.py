@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.durations import Seconds
 from embodyflow.references import resolve
 
 RESTORABILITY_CHECK = "embodyflow.simulation.make_env:unrestorable_tasks"  # imports Gymnasium
@@ -169,8 +170,8 @@ class EnvConfig(MemberConfig):
 
     members: dict[Annotated[str, Field(pattern=MEMBER_NAME)], MemberConfig] = Field(default_factory=dict)
     vector: VectorConfig | None = None
-    step_timeout: PositiveFloat = 60.0
-    reset_timeout: PositiveFloat = 300.0
+    step_timeout: Seconds = 60.0
+    reset_timeout: Seconds = 300.0
     max_restarts: PositiveInt = 100
     max_memory_gb: PositiveFloat | None = None
     allow_unrestorable: bool = False
