@@ -24,7 +24,7 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
         return None, None
     try:
         value: Any = json.loads(lines[-1])
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of thousands of brackets
         raise _error(lines[-1]) from None
     success = None
     if isinstance(value, dict) and value.keys() <= {"reward", "success"} and "reward" in value:

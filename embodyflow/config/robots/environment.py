@@ -179,17 +179,20 @@ class EnvConfig(MemberConfig):
     @model_validator(mode="before")
     @classmethod
     def _derive_from_members(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or not isinstance(values.get("members"), Mapping) or not values["members"]:
+        given = values.get("members", {}) if isinstance(values, Mapping) else {}
+        if not isinstance(given, Mapping):  # the validation of the field reports it, and nothing else
+            return {"id": "", "tasks": (), "max_steps": 1, **values}
+        if not given:
             return values
         try:
-            members = {name: MemberConfig.model_validate(each) for name, each in values["members"].items()}
+            members = {name: MemberConfig.model_validate(each) for name, each in given.items()}
         except ValidationError:  # the validation of the field reports it
             return {"id": "", "tasks": (), "max_steps": 1, **values}
         derived = _derived(members)
         outside: dict[str, Any] = {**derived, "kwargs": {}, "reset_options": {}, "adapter": None, "vector": None}
         for key, allowed in outside.items():
-            given = values.get(key, allowed)
-            if (list(given) if key == "tasks" else given) != allowed:
+            found = values.get(key, allowed)
+            if (list(found) if key == "tasks" else found) != allowed:
                 place = "" if key == "vector" else f", or env.members.<name>.{key}"
                 raise ValueError(f"{key}: must not be set beside members; allowed is to leave it out{place}")
         return {**values, **derived}

@@ -32,14 +32,19 @@ def check_weights(folder: Path, key: str) -> None:
             raise ConfigError(f"{key}: {name} {reason}")
 
 
-def check_tokenizer(folder: Path, key: str) -> None:
+def check_tokenizer(folder: Path, key: str, advice: str) -> None:
     """Check that a folder has a tokenizer.
+
+    Args:
+        folder: Local folder.
+        key: Key and value that name the folder.
+        advice: Words that say what to do without one.
 
     Raises:
         ConfigError: It has none.
     """
     if not any((folder / name).is_file() for name in (*TOKENIZERS, "tokenizer_config.json")):
-        raise ConfigError(f"{key}: has no tokenizer, such as tokenizer.json; set policy.tokenizer to one")
+        raise ConfigError(f"{key}: has no tokenizer, such as tokenizer.json; {advice}")
 
 
 def why_unreadable(file: Path) -> str | None:

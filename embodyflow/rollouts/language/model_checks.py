@@ -42,7 +42,7 @@ def check_model(config: LanguageConfig) -> None:
             check_architecture(config, _read(file.parent, key), key)
         check_weights(file.parent, key)
         if config.policy.tokenizer is None:
-            check_tokenizer(file.parent, key)
+            check_tokenizer(file.parent, key, "set policy.tokenizer to one")
 
 
 def _check_name(model_type: str, key: str) -> None:

@@ -266,6 +266,7 @@ def test_printed_rewards(output: str, expected: tuple[float | None, bool | None]
         "Infinity",
         "1e39",
         f"1{'0' * 400}",
+        "[" * 100_000,
         '"1"',
         "[1]",
         '{"score": 1}',
