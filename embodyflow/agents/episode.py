@@ -1,7 +1,6 @@
 """An episode of an agent, and the facts and services that its workflow has."""
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ from embodyflow.agents.tools.tool import ModelTool
 from embodyflow.agents.tools.tool_runner import Answer, ToolRunner
 from embodyflow.config.agents.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
-from embodyflow.rewards.interface import Score
+from embodyflow.rewards.interface import Score, is_reward
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +97,8 @@ class Episode:
             "agent_rewards": tuple(of_agents.values()),
         }
         for name, values in rewards.items():
-            if not all(map(math.isfinite, values)):
-                raise ValueError(f"{name}={getattr(self, name)}: must be finite")
+            if not all(is_reward(float(value)) for value in values):
+                raise ValueError(f"{name}={getattr(self, name)}: must be finite, also in float32")
 
 
 @dataclass

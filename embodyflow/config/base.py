@@ -8,6 +8,8 @@ from embodyflow.references import check_function
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+LearningRate = Annotated[float, Field(gt=0, le=100)]
+"""The step size of an optimizer; a larger one is a slip of the exponent."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 """Names that stay inside the folder of all runs: no separators, and no dot at the start."""

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from embodyflow.durations import Seconds
+
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -23,4 +25,4 @@ class BufferConfig(BaseModel):
     folder: str = "/dev/shm"
     memory_gb: Positive | None = None
     spill_folder: str = "/tmp"
-    patience: Positive = 60.0
+    patience: Seconds = 60.0

@@ -5,8 +5,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from embodyflow.config.base import Config, PositiveFloat
+from embodyflow.config.base import Config
 from embodyflow.config.buffer import BufferConfig
+from embodyflow.durations import Seconds
 
 
 class ClusterConfig(Config):
@@ -29,9 +30,9 @@ class ClusterConfig(Config):
     backend: Literal["gloo", "nccl"]
     cpus_per_worker: Annotated[float, Field(ge=0)]
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    start_timeout: PositiveFloat = 120.0
-    node_timeout: PositiveFloat = 600.0
-    head_timeout: PositiveFloat = 6.0
+    start_timeout: Seconds = 120.0
+    node_timeout: Seconds = 600.0
+    head_timeout: Seconds = 6.0
     max_recoveries: Annotated[int, Field(ge=0, strict=True)] = 5
     buffer: BufferConfig = BufferConfig()
 
@@ -99,7 +100,7 @@ class TrackingConfig(Config):
 
     tensorboard: bool = True
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    wandb_project: str = "embodyflow"
+    wandb_project: Annotated[str, Field(min_length=1)] = "embodyflow"
     trace: bool = False
     otlp: OtlpConfig | None = None
 

@@ -5,7 +5,10 @@ Keys have vLLM's names if vLLM has one for them.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from embodyflow.config.addresses import check_address
+from embodyflow.durations import Seconds
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -101,14 +104,20 @@ class RemoteConfig(EngineConfig):
     """
 
     name: Literal["remote"] = "remote"
-    base_url: Annotated[str, Field(pattern=r"^https?://[^/]+(/.*)?$")]
+    base_url: str
     model: str | None = None
     api_key_env: str | None = None
     max_concurrency: PositiveInt = 64
-    timeout: Annotated[float, Field(gt=0)] = 120.0
+    timeout: Seconds = 120.0
     max_retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 4
     weight_update: Literal["refused", "reload_weights", "reload_weights_and_heads"] = "refused"
     weights_folder: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, url: str) -> str:
+        check_address(url, "api_key_env, the name of an environment variable")
+        return url
 
     @model_validator(mode="after")
     def _check_weights_folder(self) -> "RemoteConfig":

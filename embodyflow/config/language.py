@@ -60,7 +60,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         generation: Generation engine.
     """
 
-    temperature: Annotated[float, Field(ge=MIN_TEMPERATURE)]
+    temperature: Annotated[float, Field(ge=MIN_TEMPERATURE, le=1000)]
     max_prompt_tokens: PositiveInt
     max_response_tokens: PositiveInt
     stop_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()

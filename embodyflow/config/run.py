@@ -14,7 +14,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
+from embodyflow.config.base import Config, LearningRate, PositiveInt, RunName
 from embodyflow.config.branch import BranchConfig
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.health_checks import check_health, rolling_back
@@ -54,7 +54,7 @@ class RolloutConfig(Config):
     """
 
     num_workers: PositiveInt
-    temperature: PositiveFloat
+    temperature: Annotated[float, Field(gt=0, le=1000)]
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
     mode: Literal["iterations", "streaming"] = "iterations"
     order: Literal["by_index", "first_ready"] = "by_index"
@@ -149,7 +149,7 @@ class WarmStartConfig(Config):
     steps: PositiveInt
     until: WarmStartUntilConfig | None = None
     batch_size: PositiveInt
-    learning_rate: PositiveFloat
+    learning_rate: LearningRate
 
     @model_validator(mode="after")
     def _check_bounds(self) -> "WarmStartConfig":

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, Fraction, LearningRate, PositiveFloat, PositiveInt
 
 ROUNDING = {"float32": 0.0, "float16": 1e-3, "bfloat16": 1e-2}
 """Smallest difference to expect between log-probs that two implementations compute in a precision."""
@@ -75,7 +75,7 @@ class OptimizerConfig(Config):
         epochs: Passes over the rows of an iteration.
     """
 
-    learning_rate: PositiveFloat
+    learning_rate: LearningRate
     epochs: PositiveInt
 
 
@@ -194,7 +194,7 @@ class CriticConfig(OptimizerConfig):
             steps; 0 trains the head alone.
     """
 
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: LearningRate = 1e-3
     epochs: PositiveInt = 5
     features: Literal["own", "policy"] = "own"
     level: Literal["chunk", "action"] = "chunk"

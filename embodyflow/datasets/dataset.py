@@ -19,10 +19,12 @@ class Feature:
     Attributes:
         shape: Shape of one step; of an image ``(H, W, 3)``.
         is_image: Whether it is an image, uint8.
+        is_text: Whether it holds something other than numbers, such as text.
     """
 
     shape: tuple[int, ...]
     is_image: bool = False
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ class Dataset(Protocol):
     episodes: Sequence[DatasetEpisode]
 
     def statistics(self, feature: str) -> FeatureStatistics | None:
-        """Return the statistics that the data set holds of a feature; ``None`` without them."""
+        """Return the statistics that the data set holds of a feature; ``None`` without them.
+
+        Raises:
+            ConfigError: They are damaged.
+        """
 
     def check(self, episodes: Collection[DatasetEpisode], features: Collection[str]) -> None:
         """Check that the files of episodes exist and have the features, without decoding images.

@@ -70,30 +70,41 @@ class DatasetDemonstrations:
             raise ConfigError(
                 f"warm_start.num_demos={number}: allowed are 1 to {len(found)}, the data set's episodes of {task!r}"
             )
+        for episode in found[:number]:
+            if episode.num_steps < 1:
+                raise ConfigError(f"warm_start.dataset={self._dataset.path}: episode {episode.index} has no steps")
         return found[:number]
 
     def check(self, episodes: Sequence[DatasetEpisode]) -> None:
-        """Check the files of episodes.
+        """Check the files of episodes and read their numbers, but no images.
 
         Raises:
-            ConfigError: A file is missing or damaged, or does not fit the description of the data set.
+            ConfigError: A file is missing or damaged, or does not fit the description of the data set, or a number is
+                NaN or inf, or does not fit the dtype of its column.
         """
         try:
             self._dataset.check(episodes, self._features)
         except ConfigError as error:
             raise ConfigError(f"warm_start.dataset={error}") from error
+        numbers = {name: column for name, column in self._columns.items() if not column.is_image}
+        for episode in episodes:
+            self._read(episode, numbers)
 
     def read(self, episode: DatasetEpisode) -> Columns:
         """Return the columns of an episode, ``[T, ...]``.
 
         Raises:
-            ConfigError: A file is missing or damaged, or a number is NaN or inf.
+            ConfigError: A file is missing or damaged, or a number is NaN or inf, or does not fit the dtype of its
+                column.
         """
+        return self._read(episode, self._columns)
+
+    def _read(self, episode: DatasetEpisode, columns: Mapping[str, Column]) -> Columns:
         try:
-            values = self._dataset.read(episode, self._features)
+            values = self._dataset.read(episode, _features(columns))
         except ConfigError as error:
             raise ConfigError(f"warm_start.dataset={error}") from error
-        return {name: self._joined(episode, column, values) for name, column in self._columns.items()}
+        return {name: self._joined(episode, column, values) for name, column in columns.items()}
 
     def statistics(self, name: str) -> FeatureStatistics:
         """Return the data set's statistics of a column of vectors.
@@ -133,7 +144,7 @@ class DatasetDemonstrations:
 
     @property
     def _features(self) -> list[str]:
-        return list(dict.fromkeys(feature for column in self._columns.values() for feature in column.features))
+        return _features(self._columns)
 
     def _size(self, feature: str) -> int:
         return int(np.prod(self._dataset.features[feature].shape))
@@ -144,9 +155,11 @@ class DatasetDemonstrations:
             if feature not in features:
                 alike = [each for each, about in features.items() if about.is_image == column.is_image]
                 raise ConfigError(f"{key}: the data set has no {feature}; it has {', '.join(alike) or 'none'}")
-            if features[feature].is_image != column.is_image:
-                kinds = ("images", "numbers") if features[feature].is_image else ("numbers", "images")
-                raise ConfigError(f"{key}={feature}: holds {kinds[0]}; must hold {kinds[1]}")
+            about = features[feature]
+            if about.is_text or about.is_image != column.is_image:
+                held = "text" if about.is_text else "images" if about.is_image else "numbers"
+                wanted = "images" if column.is_image else "numbers"
+                raise ConfigError(f"{key}={feature}: holds {held}; must hold {wanted}")
         if column.is_image and len(column.features) > 1:
             raise ConfigError(f"{key}={list(column.features)}: images cannot be joined; allowed is one feature")
         size = sum(map(self._size, column.features))
@@ -161,12 +174,19 @@ class DatasetDemonstrations:
         if column.is_image:
             return _resized(parts[0], column.shape)
         joined = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        name = f"warm_start.dataset={self._dataset.path}: {' + '.join(column.features)} of episode {episode.index}"
         if not np.isfinite(joined).all():
-            raise ConfigError(
-                f"warm_start.dataset={self._dataset.path}: {' + '.join(column.features)} of episode {episode.index} "
-                "has NaN or inf"
-            )
-        return joined.astype(column.dtype).reshape(-1, *column.shape)
+            raise ConfigError(f"{name} has NaN or inf")
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = joined.astype(column.dtype)
+        fits = np.isfinite(cast) if column.dtype.kind == "f" else cast == joined
+        if not fits.all():
+            raise ConfigError(f"{name} has {joined[~fits][0]}, which the environment's {column.dtype.name} cannot hold")
+        return cast.reshape(-1, *column.shape)
+
+
+def _features(columns: Mapping[str, Column]) -> list[str]:
+    return list(dict.fromkeys(feature for column in columns.values() for feature in column.features))
 
 
 def _resized(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

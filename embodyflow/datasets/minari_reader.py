@@ -54,14 +54,27 @@ class MinariReader:
         """Do nothing: the spaces of the data set say what its episodes have."""
 
     def read(self, episode: DatasetEpisode, features: Collection[str]) -> Columns:
-        """Return features of an episode, ``[T, ...]``; the observation after the last action is left out."""
-        [found] = self._dataset.iterate_episodes([episode.index])
+        """Return features of an episode, ``[T, ...]``; the observation after the last action is left out.
+
+        Raises:
+            ConfigError: Minari cannot read the episode, or it is shorter than its description says.
+        """
+        try:
+            [found] = self._dataset.iterate_episodes([episode.index])
+        except Exception as error:  # Minari and the libraries of its files raise errors of many kinds
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise ConfigError(f"{self.path}: Minari cannot read episode {episode.index}: {said}") from error
         columns: Columns = {}
         for name in features:
             values: Any = {"observations": found.observations, "actions": found.actions}
             for key in self._places[name][0]:
                 values = values[key]
             columns[name] = np.asarray(values)[: episode.num_steps]
+            if len(columns[name]) < episode.num_steps:
+                raise ConfigError(
+                    f"{self.path}: {name} of episode {episode.index} has {len(columns[name])} steps, its description "
+                    f"says {episode.num_steps}"
+                )
         return columns
 
     def _episode_metadata(self) -> Iterator[Mapping[str, Any]]:

@@ -16,8 +16,8 @@ _TRL_PROMPTS = ("prompt", "prompts", "completion", "completions", "completion_id
 class VerlFunction:
     """A function ``compute_score(data_source, solution_str, ground_truth, extra_info) -> float or dict``.
 
-    A dict has the reward under ``score``, may say under ``acc`` if the response is correct, and its other numbers are
-    reported. ``extra_info`` is the row's column of that name.
+    A dict has the reward under ``score``, may say under ``acc`` if the response is correct, by true or false or by a
+    number of at least 1, and its other numbers are reported. ``extra_info`` is the row's column of that name.
 
     Args:
         function: Function to call.
@@ -51,8 +51,17 @@ class VerlFunction:
         if "score" not in result:
             raise ValueError(f"returned a dict without score; it has {', '.join(map(str, result))}")
         score = _score_of(result["score"], self._correct_above)
-        parts = {str(name): float(value) for name, value in result.items() if name != "score" and _is_number(value)}
-        return Score(score.reward, bool(result.get("acc", score.correct)), parts)
+        parts = {str(name): float(value) for name, value in result.items() if name != "score" and _is_numeric(value)}
+        return Score(score.reward, self._is_correct(result.get("acc"), score), parts)
+
+    @staticmethod
+    def _is_correct(accuracy: Any, score: Score) -> bool:
+        """Return True if ``acc`` says that the response is correct, or the reward if there is none."""
+        if accuracy is None:
+            return score.correct
+        if not _is_number(accuracy):
+            raise ValueError(f"returned acc={str(accuracy)[:80]}; allowed are true, false and finite numbers")
+        return float(accuracy) >= 1
 
 
 class TRLFunction:
@@ -133,12 +142,18 @@ def _score_of(reward: Any, correct_above: float) -> Score:
 
 def _is_number(value: Any) -> bool:
     """Return True for finite numbers, also those of NumPy and torch."""
+    return _is_numeric(value) and math.isfinite(float(value))
+
+
+def _is_numeric(value: Any) -> bool:
+    """Return True for numbers, also those of NumPy and torch, NaN and inf."""
     if isinstance(value, str | bytes | Mapping | None):
         return False
     try:
-        return math.isfinite(float(value))
-    except (TypeError, ValueError):
+        float(value)
+    except (TypeError, ValueError, OverflowError):
         return False
+    return True
 
 
 def _check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:

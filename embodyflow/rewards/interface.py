@@ -7,6 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 from embodyflow.errors import RewardError
 
+LARGEST_REWARD = 3.4028234663852886e38
+"""Largest number of float32, in which rows hold rewards."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -75,20 +78,28 @@ def outcome(correct: bool, **parts: float) -> Score:
     return Score(float(correct), correct, {name: float(part) for name, part in parts.items()})
 
 
+def is_reward(value: Any) -> bool:
+    """Return True if a value is a number that a row can hold: finite, also in float32."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) <= LARGEST_REWARD
+    except OverflowError:  # an integer that is larger than any float
+        return False
+
+
 def check_score(score: Any, uid: int) -> Score:
     """Check that a reward function returned a score of finite numbers, and return it.
 
     Raises:
-        RewardError: The value is not a score, or one of its numbers is NaN or inf.
+        RewardError: The value is not a score, or one of its numbers is NaN, inf or too large for float32.
     """
     if not isinstance(score, Score):
         raise RewardError(uid, f"the reward function returned {_abbreviate(score)}; allowed is a Score")
     if not isinstance(score.correct, bool):
         raise RewardError(uid, f"the reward function returned correct={_abbreviate(score.correct)}; allowed is a bool")
     for name, value in (("reward", score.reward), *score.parts.items()):
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not is_reward(value):
             raise RewardError(
-                uid, f"the reward function returned {name}={_abbreviate(value)}; allowed are finite numbers"
+                uid, f"the reward function returned {name}={_abbreviate(value)}; allowed are finite numbers of float32"
             )
     return score
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from embodyflow.algorithms.algorithm_config import OverlongConfig
+from embodyflow.durations import Seconds
 from embodyflow.references import check_function
 from embodyflow.rewards.borrowed import load_borrowed, split_origin
 
@@ -92,7 +93,7 @@ class CodeConfig(_Config):
     """
 
     name: Literal["code"] = "code"
-    time_limit: Positive = 10.0
+    time_limit: Seconds = 10.0
     memory_gb: Positive = 1.0
     isolation: Isolation = "auto"
 
@@ -190,7 +191,7 @@ class ParallelConfig(_Config):
 
     name: Literal["parallel"] = "parallel"
     num_workers: Annotated[int, Field(ge=1, strict=True)] = 2
-    time_limit: Positive = 10.0
+    time_limit: Seconds = 10.0
     memory_gb: Positive | None = 4.0
     retries: Annotated[int, Field(ge=0, strict=True)] = 1
     overdue: Literal["error", "incorrect"] = "error"

@@ -2,9 +2,11 @@
 
 import importlib.util
 import logging
+from pathlib import Path
 from typing import assert_never
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_weights, read_object
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.interface import RewardManager
 from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardManager
@@ -19,6 +21,9 @@ from embodyflow.rewards.reward_config import (
     ParallelConfig,
     RewardConfig,
 )
+
+DEFAULT_LABELS = 2
+"""Outputs of a sequence classifier of transformers whose configuration does not say."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +62,16 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
 def check_reward(config: RewardConfig) -> None:
     """Check that the library of a reward function is installed, and that this machine can isolate programs.
 
+    A reward model in a local folder must be whole and have one output.
+
     Raises:
-        ConfigError: The library is not installed, or the isolation is not permitted; the message says what to do.
+        ConfigError: The library is not installed, the isolation is not permitted, or the model cannot be loaded; the
+            message says what to do.
     """
+    scores = config.manager.scores if isinstance(config.manager, DapoConfig) else config.manager
+    if isinstance(scores, ModelConfig) and (Path(scores.path).is_dir() or scores.path.startswith(("/", "."))):
+        key = "reward.manager.scores.path" if scores is not config.manager else "reward.manager.path"
+        _check_reward_model(Path(scores.path), f"{key}={scores.path}")
     for key, function in config.functions.items():
         if isinstance(function, MathConfig) and importlib.util.find_spec("math_verify") is None:
             raise ConfigError(f"reward.{key}.name=math: math-verify is not installed; pip install 'embodyflow[math]'")
@@ -72,3 +84,16 @@ def check_reward(config: RewardConfig) -> None:
                 raise ConfigError(f"reward.{key}.{error}") from error
             if isolation == "guard":
                 logger.warning("reward.%s.isolation=guard: a weaker isolation of programs (SECURITY.md)", key)
+
+
+def _check_reward_model(folder: Path, key: str) -> None:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ConfigError(f"{key}: has no config.json; allowed are a classifier's folder and a name on the hub")
+    values = read_object(file, key)
+    labels = values.get("id2label")
+    num_outputs = len(labels) if isinstance(labels, dict) else values.get("num_labels", DEFAULT_LABELS)
+    if num_outputs != 1:
+        raise ConfigError(f"{key}: has {num_outputs} outputs; allowed is one")
+    check_weights(folder, key)
+    check_tokenizer(folder, key, "use a folder that has one")

@@ -1,6 +1,7 @@
 """Whether a data set of demonstrations matches an environment and a policy."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -70,12 +71,28 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
+    chosen = dataset_of(config)
+    check_names("warm_start.dataset.columns", chosen.columns, ["actions", *config.policy.observation_keys])
+    check_names("warm_start.dataset.tasks", chosen.tasks, config.env.tasks)
     demonstrations = open_demonstrations(config, env)
-    _check_rate(dataset_of(config), demonstrations.fps, env)
-    chosen = chosen_episodes(config, demonstrations, instructions)
-    if dataset_of(config).statistics == "dataset":
+    _check_rate(chosen, demonstrations.fps, env)
+    episodes = chosen_episodes(config, demonstrations, instructions)
+    if chosen.statistics == "dataset":
         _check_statistics(config, demonstrations, env.action_space)
-    demonstrations.check([episode for episodes in chosen for episode in episodes])
+    demonstrations.check([episode for each in episodes for episode in each])
+
+
+def check_names(key: str, names: Collection[str], allowed: Sequence[str]) -> None:
+    """Check that a section has entries of known names only.
+
+    Raises:
+        ConfigError: A name is unknown; the message has the nearest one.
+    """
+    for name in names:
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{key}.{name}: there is no such name; allowed are {', '.join(allowed)}{meant}")
 
 
 def dataset_of(config: EmbodiedConfig) -> DatasetConfig:

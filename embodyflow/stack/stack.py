@@ -14,7 +14,7 @@ from types import TracebackType
 import psutil
 
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.server.credentials import AUTH_STRING, SERVER_AUTH_STRING
+from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.orchestration.watchers.orphans import marked_processes, start_watcher
 from embodyflow.process.files.private_folder import RAY_SUBFOLDER, private_folder
@@ -173,7 +173,8 @@ class Stack:
         port = int(self.state.ray_address.rpartition(":")[2])
         command = ray_command(port, self._client_port, f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}")
         self._num_ray_starts += 1
-        withheld = ("RAY_ADDRESS", AUTH_STRING, SERVER_AUTH_STRING)  # Ray's workers make no requests to Prefect
+        # Ray's workers make no requests to Prefect, and the programs and environments in them inherit what they have.
+        withheld = ("RAY_ADDRESS", API_KEY, AUTH_STRING, SERVER_AUTH_STRING)
         self._launch("ray", command, env={key: value for key, value in self.env.items() if key not in withheld})
 
     def _ray_is_up(self) -> bool:

@@ -27,6 +27,7 @@ LAYERS = (
     ("embodyflow.algorithms", "embodyflow.policies", "embodyflow.data", "embodyflow.process"),
     (
         "embodyflow.columns",
+        "embodyflow.durations",
         "embodyflow.project",
         "embodyflow.references",
         "embodyflow.seeding",

@@ -11,6 +11,7 @@ from mcp import Client, StdioServerParameters
 
 from embodyflow.agents.mcp import server_process
 from embodyflow.config.agents.agent import McpServerConfig
+from embodyflow.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,13 @@ def _transport(config: McpServerConfig) -> str | StdioServerParameters:
     assert config.command is not None
     script = str(Path(server_process.__file__).resolve())
     words = ["-S", "-E", script, str(os.getpid()), *config.command]
-    return StdioServerParameters(command=sys.executable, args=words, env=dict(config.env))
+    if missing := [name for name in config.inherit if name not in os.environ]:
+        raise ConfigError(
+            f"rollout.agent.tools: mcp.inherit={missing[0]}: the rollout worker has no such environment variable; set "
+            "it before the run or the stack starts"
+        )
+    inherited = {name: os.environ[name] for name in config.inherit}
+    return StdioServerParameters(command=sys.executable, args=words, env={**inherited, **config.env})
 
 
 def _first(error: BaseException) -> BaseException:

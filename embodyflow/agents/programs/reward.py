@@ -1,8 +1,9 @@
 """Rewards that programs print."""
 
 import json
-import math
 from typing import Any
+
+from embodyflow.rewards.interface import is_reward
 
 
 class PrintedRewardError(RuntimeError):
@@ -16,22 +17,21 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
     ``null``, there is no reward.
 
     Raises:
-        PrintedRewardError: The line is something else, or the number is NaN or infinite.
+        PrintedRewardError: The line is something else, or the number is NaN, infinite or too large for float32.
     """
     lines = output.strip().splitlines()
     if not lines:
         return None, None
     try:
         value: Any = json.loads(lines[-1])
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of thousands of brackets
         raise _error(lines[-1]) from None
     success = None
     if isinstance(value, dict) and value.keys() <= {"reward", "success"} and "reward" in value:
         value, success = value["reward"], value.get("success")
     if value is None and success is None:
         return None, None
-    is_reward = isinstance(value, (int, float)) and math.isfinite(value)
-    if not is_reward or not (success is None or isinstance(success, bool)):
+    if not is_reward(value) or not (success is None or isinstance(success, bool)):
         raise _error(lines[-1])
     return float(value), success
 

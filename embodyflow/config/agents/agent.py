@@ -4,12 +4,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from embodyflow.config.addresses import check_address
 from embodyflow.config.agents.gymnasium_text import GymnasiumConfig
 from embodyflow.config.agents.pettingzoo_game import PettingZooConfig
 from embodyflow.config.agents.ring import RingConfig
-from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, PositiveInt
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 from embodyflow.config.run import GroupShape
+from embodyflow.durations import Seconds
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -55,7 +57,7 @@ class CallLimits(RetryLimits):
         keep: Part of a longer answer that the model reads: its ``head``, its ``tail``, or both ``ends``.
     """
 
-    timeout: PositiveFloat = 30.0
+    timeout: Seconds = 30.0
     concurrency: PositiveInt = 64
     max_answer_chars: PositiveInt = 4096
     keep: Literal["head", "tail", "ends"] = "head"
@@ -68,6 +70,8 @@ class McpServerConfig(Config):
         command: Program and arguments of a server that speaks over stdin and stdout. Each rollout worker starts one,
             again if it ends, and kills it at its own end.
         env: Further environment variables of the command; it gets ``PATH``, ``HOME``, ``USER``, ``SHELL`` and ``TERM``.
+            A run records them, so secrets belong in ``inherit``.
+        inherit: Names of environment variables that the command gets from the rollout worker, such as ``MY_API_KEY``.
         url: Address of a server that speaks streamable HTTP, instead of a command.
         include: Names of the tools that the model may call; ``null`` means all.
         on_error: Outcome of a call that the server answers with an error: the model's ``mistake``, which it reads, as
@@ -76,7 +80,8 @@ class McpServerConfig(Config):
 
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     env: dict[str, str] = Field(default={})
-    url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    inherit: tuple[str, ...] = ()
+    url: str | None = None
     include: tuple[str, ...] | None = None
     on_error: Literal["mistake", "failure"] = "mistake"
 
@@ -85,10 +90,19 @@ class McpServerConfig(Config):
         """Name for messages."""
         return self.url or " ".join(self.command or ())
 
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            check_address(url, "a server that needs none, or a command with inherit")
+        return url
+
     @model_validator(mode="after")
     def _check_place(self) -> "McpServerConfig":
         if (self.command is None) == (self.url is None):
             raise ValueError("needs either a command or a url")
+        if self.url is not None and (self.env or self.inherit):
+            raise ValueError("env and inherit are variables of a command; allowed without url")
         return self
 
 
@@ -156,7 +170,7 @@ class ProgramConfig(RetryLimits):
 
     command: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     function: Reference | None = None
-    timeout: PositiveFloat = 60.0
+    timeout: Seconds = 60.0
     reward: Literal["printed", "function"] = "printed"
 
     @model_validator(mode="after")

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from embodyflow.config.base import Config, PositiveFloat
+from embodyflow.config.base import Config
+from embodyflow.durations import Seconds
 
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function."""
@@ -36,7 +37,7 @@ class GymnasiumConfig(Config):
     actions: tuple[Name, ...] | None = None
     success: Literal["reward", "terminated"] = "reward"
     expert: Reference | None = None
-    step_timeout: PositiveFloat = 30.0
+    step_timeout: Seconds = 30.0
     retries: Annotated[int, Field(ge=0, strict=True)] = 2
 
     @field_validator("actions")

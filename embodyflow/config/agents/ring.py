@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, PositiveInt
+from embodyflow.durations import Seconds
 
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
@@ -54,7 +55,7 @@ class RingEnvironmentConfig(Config):
     """
 
     factory: Reference
-    timeout: PositiveFloat = 30.0
+    timeout: Seconds = 30.0
     retries: Annotated[int, Field(ge=0, strict=True)] = 2
     backoff: Annotated[float, Field(ge=0)] = 0.5
     concurrency: PositiveInt = 1

@@ -25,6 +25,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.config_source import ReadOnce
 from embodyflow.config.composition.keys import known_keys
 from embodyflow.config.composition.mistakes import explain_hydra_error, explain_invalid
+from embodyflow.config.composition.number_checks import unusable
 from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.jobs import JOBS
 from embodyflow.config.robots.environment import EnvConfig
@@ -121,6 +122,7 @@ def check_on_this_machine(config: RunConfig) -> None:
     """
     resolve(config.check)(config)
     _check_run_root(config)
+    _check_buffer_folders(config)
     _check_trackers(config)
 
 
@@ -130,13 +132,17 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: One line per mistake that names the key and what is allowed.
     """
-    kind = JOBS.get(values.get("job", ""))
+    job = values.get("job", "")
+    kind = JOBS.get(job) if isinstance(job, str) else None
     if kind is None:
-        raise ConfigError(f"job={values.get('job')}: allowed are {', '.join(JOBS)}")
+        raise ConfigError(f"job={job!r}: allowed are {', '.join(JOBS)}")
     try:
-        return kind.model_validate(values)
+        config = kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
+    if mistakes := list(unusable(values, config)):
+        raise ConfigError("\n".join(mistakes))
+    return config
 
 
 def compose_environment(overrides: Sequence[str]) -> dict[str, Any]:
@@ -162,6 +168,8 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
     except ValidationError as error:
         mistakes = [explain_invalid({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
         raise ConfigError("\n".join(mistakes)) from error
+    if found := list(unusable(values, env, "env.")):
+        raise ConfigError("\n".join(found))
     resolve(ENVIRONMENT_CHECK)(env)
     return env
 
@@ -279,6 +287,20 @@ def _check_run_root(config: RunConfig) -> None:
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"run_root={config.run_root}: {existing} is not a writable folder")
+
+
+def _check_buffer_folders(config: RunConfig) -> None:
+    """Refuse folders in which a buffer on this machine cannot create unnamed files."""
+    if os.environ.get("RAY_ADDRESS"):  # a cluster that runs already, whose machines may have other folders
+        return
+    buffer = config.cluster.buffer
+    for key, folder in (("folder", buffer.folder), ("spill_folder", buffer.spill_folder)):
+        try:
+            os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise ConfigError(
+                f"cluster.buffer.{key}={folder}: {error.strerror}; allowed are folders on tmpfs, ext4, xfs or btrfs"
+            ) from error
 
 
 def _check_trackers(config: RunConfig) -> None:

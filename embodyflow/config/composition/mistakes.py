@@ -1,7 +1,8 @@
 """One line for each mistake in a configuration: the key, what is wrong and what is allowed."""
 
 import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -45,9 +46,19 @@ def explain_hydra_error(error: Exception, overrides: Sequence[str], options: Cal
         overrides: Overrides that Hydra composed.
         options: Function from a group to the names of its files.
     """
+    return in_one_line(_explain_hydra_error(error, overrides, options))
+
+
+def in_one_line(text: str) -> str:
+    """Return a text, which may hold a user's value, with line ends and other control characters as escapes."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _explain_hydra_error(error: Exception, overrides: Sequence[str], options: Callable[[str], Sequence[str]]) -> str:
     first = str(error).strip().partition("\n")[0].rstrip(".")
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: is not in Hydra's grammar; allowed is key=value, with special characters in quotes"
+        written = str(error.override).lstrip("+")
+        return f"{written}: is not in Hydra's grammar; allowed is key=value, with special characters in quotes"
     if isinstance(error, MissingConfigException):
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group.startswith("policy"):
@@ -78,10 +89,14 @@ def explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
         mistake: Error as in ``ValidationError.errors()``.
         values: Plain values that were validated.
     """
+    return in_one_line(_explain_invalid(mistake, values))
+
+
+def _explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
     key = _key(mistake["loc"], values)
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "value_error":
-        return f"{key}: {message}" if key else message
+        return _joined(key, message) if key else message
     if mistake["type"] == "extra_forbidden":
         return f"{key}: {_unknown_key(key, values)}"
     if mistake["type"] == "config_error":
@@ -90,13 +105,36 @@ def explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
         return f"{key}={mistake['input']}: must be a string; put quotes around one that reads as a number"
-    if mistake["type"] in ("model_type", "model_attributes_type"):
-        return f"{key}={mistake['input']}: is a section; allowed are its keys, such as {key}.name=…"
+    if mistake["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key}={mistake['input']}: is a section; allowed are its keys, such as {_key_within(key, values)}=…"
+    if mistake["type"] == "union_tag_not_found":
+        return f"{key}.name: must be set; allowed are {_kinds_of(key, values)}"
     if mistake["type"] == "tuple_type":
         return f"{key}={mistake['input']!r}: must be a list, such as {key}=[{mistake['input']}]"
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _joined(section: str, message: str) -> str:
+    """Return the message of a section's own check; one that begins with a key of the section names it in full."""
+    within = re.match(r"[\w.]+(?==|:? )", message)
+    is_key = within is not None and f"{section}.{within[0].partition('.')[0]}" in known_keys()
+    return f"{section}.{message}" if is_key else f"{section}: {message}"
+
+
+def _key_within(section: str, values: Mapping[str, Any]) -> str:
+    """Return a key of a section, preferably the one that chooses its kind."""
+    kind = JOBS.get(str(values.get("job")), RunConfig)
+    found = [name for name, _ in keys_of(kind) if name.startswith(f"{section}.")]
+    return next((name for name in found if name == f"{section}.name"), next(iter(found), f"{section}.<key>"))
+
+
+def _kinds_of(section: str, values: Mapping[str, Any]) -> str:
+    """Return the names by which a section's kind is chosen, as a list."""
+    keys = keys_of(JOBS.get(str(values.get("job")), RunConfig), "", "")
+    chosen = {choice: None for name, choice in keys if name.startswith(f"{section}.")}
+    return ", ".join(choice.removeprefix(f"{section}.name=") for choice in chosen)
 
 
 def _nearest(name: str, options: Sequence[str]) -> str:

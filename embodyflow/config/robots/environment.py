@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.durations import Seconds
 from embodyflow.references import resolve
 
 RESTORABILITY_CHECK = "embodyflow.simulation.make_env:unrestorable_tasks"  # imports Gymnasium
@@ -169,8 +170,8 @@ class EnvConfig(MemberConfig):
 
     members: dict[Annotated[str, Field(pattern=MEMBER_NAME)], MemberConfig] = Field(default_factory=dict)
     vector: VectorConfig | None = None
-    step_timeout: PositiveFloat = 60.0
-    reset_timeout: PositiveFloat = 300.0
+    step_timeout: Seconds = 60.0
+    reset_timeout: Seconds = 300.0
     max_restarts: PositiveInt = 100
     max_memory_gb: PositiveFloat | None = None
     allow_unrestorable: bool = False
@@ -178,17 +179,20 @@ class EnvConfig(MemberConfig):
     @model_validator(mode="before")
     @classmethod
     def _derive_from_members(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or not isinstance(values.get("members"), Mapping) or not values["members"]:
+        given = values.get("members", {}) if isinstance(values, Mapping) else {}
+        if not isinstance(given, Mapping):  # the validation of the field reports it, and nothing else
+            return {"id": "", "tasks": (), "max_steps": 1, **values}
+        if not given:
             return values
         try:
-            members = {name: MemberConfig.model_validate(each) for name, each in values["members"].items()}
+            members = {name: MemberConfig.model_validate(each) for name, each in given.items()}
         except ValidationError:  # the validation of the field reports it
             return {"id": "", "tasks": (), "max_steps": 1, **values}
         derived = _derived(members)
         outside: dict[str, Any] = {**derived, "kwargs": {}, "reset_options": {}, "adapter": None, "vector": None}
         for key, allowed in outside.items():
-            given = values.get(key, allowed)
-            if (list(given) if key == "tasks" else given) != allowed:
+            found = values.get(key, allowed)
+            if (list(found) if key == "tasks" else found) != allowed:
                 place = "" if key == "vector" else f", or env.members.<name>.{key}"
                 raise ValueError(f"{key}: must not be set beside members; allowed is to leave it out{place}")
         return {**values, **derived}

@@ -1,5 +1,6 @@
 """The configuration of training on replayed transitions."""
 
+import json
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -24,7 +25,7 @@ class TemperatureConfig(Config):
     """
 
     initial: PositiveFloat = 1.0
-    learning_rate: Annotated[float, Field(ge=0)] = 3e-4
+    learning_rate: Annotated[float, Field(ge=0, le=100)] = 3e-4
     target_entropy: float | None = None
 
 
@@ -53,7 +54,7 @@ class OffPolicyConfig(Config):
     learner: ClassVar[str]
     episode_trainer: ClassVar[str] = "embodyflow.training.off_policy.episode_trainer:EpisodeOffPolicyTrainer"
 
-    updates_per_transition: PositiveFloat = 1.0
+    updates_per_transition: Annotated[float, Field(gt=0, le=10_000)] = 1.0
     policy_delay: PositiveInt = 1
     critic_updates: Annotated[int, Field(ge=0, strict=True)] = 0
     random_transitions: Annotated[int, Field(ge=0, strict=True)] = 100
@@ -223,6 +224,26 @@ def check_off_policy(
     wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
     if wanted is not None and present is not None and wanted > present:
         raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
+    if settings.demonstrations is not None:
+        _check_sizes(settings.demonstrations, policy)
+
+
+def _check_sizes(folder: str, policy: ActingPolicyConfig) -> None:
+    """Refuse the transitions of another run if it has none, or if their sizes are not those of the policy."""
+    key = f"off_policy.demonstrations={folder}"
+    try:
+        facts = json.loads(Path(folder, "replay.json").read_text())
+        length, *sizes = (int(facts[name]) for name in ("length", "state_dim", "action_dim"))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{key}: its replay.json is damaged; allowed is the folder of an off-policy run") from error
+    if length < 1:
+        raise ValueError(f"{key}: holds no transitions; allowed is the folder of a run that has some")
+    wanted = [getattr(policy, "state_dim", None), policy.decision_dim]
+    if sizes != wanted:
+        raise ValueError(
+            f"{key}: has states of {sizes[0]} and actions of {sizes[1]} numbers; allowed are those of the policy, "
+            f"{wanted[0]} and {wanted[1]}"
+        )
 
 
 def check_steering(policy: ActingPolicyConfig, *, has_warm_start: bool, chunk_correlation: float) -> None:

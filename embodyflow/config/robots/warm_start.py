@@ -25,7 +25,7 @@ class DatasetConfig(Config):
     """
 
     path: str
-    columns: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    columns: dict[str, str | Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     tasks: dict[str, str] = Field(default_factory=dict)
     fps: PositiveFloat | None = None
     statistics: Literal["dataset", "demonstrations"] = "dataset"

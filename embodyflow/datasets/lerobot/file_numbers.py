@@ -28,8 +28,9 @@ class FileNumbers:
         return path
 
     def is_full(self) -> bool:
-        """Return True if the current file has its size."""
-        return self.path().stat().st_size >= self._max_bytes
+        """Return True if the current file has its size; an encoder creates it only after some frames."""
+        file = self.path()
+        return file.exists() and file.stat().st_size >= self._max_bytes
 
     def advance(self) -> None:
         """Go on to the next file."""

@@ -1,6 +1,7 @@
 """The description of a LeRobot data set, ``meta/info.json``."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from embodyflow.datasets.dataset import Feature
 from embodyflow.errors import ConfigError
 
 INFO = "meta/info.json"
+_NUMBERS = {"bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64))}
 V21, V30 = "v2.1", "v3.0"
 
 
@@ -47,15 +49,17 @@ def read_info(folder: Path) -> Info:
         version = str(values["codebase_version"])
         if version not in (V21, V30):
             raise ConfigError(f"{folder}: has the version {version}; allowed are LeRobot's {V21} and {V30}")
-        features = values["features"]
+        features, fps = values["features"], float(values["fps"])
+        if not 0 < fps < math.inf:
+            raise ConfigError(f"{folder}: {INFO} has fps={fps:g}; allowed are positive numbers")
         return Info(
             version,
-            float(values["fps"]),
+            fps,
             {name: _feature(folder, name, about) for name, about in features.items()},
             frozenset(name for name, about in features.items() if about["dtype"] == "video"),
             str(values["data_path"]),
             values.get("video_path"),
-            int(values.get("chunks_size", 1000)),
+            max(int(values.get("chunks_size", 1000)), 1),
         )
     except KeyError as error:
         raise ConfigError(f"{folder}: {INFO} has no {error.args[0]}") from error
@@ -68,7 +72,7 @@ def read_info(folder: Path) -> Info:
 def _feature(folder: Path, name: str, about: Mapping[str, Any]) -> Feature:
     shape = tuple(int(size) for size in about["shape"])
     if about["dtype"] not in ("image", "video"):
-        return Feature(shape)
+        return Feature(shape, is_text=about["dtype"] not in _NUMBERS)
     if len(shape) != 3 or 3 not in (shape[0], shape[2]):
         raise ConfigError(f"{folder}: {name} has the shape {list(shape)}; allowed are images of three colours")
     channels_first = (about.get("names") or [None])[0] in ("channel", "channels", "c") or shape[2] != 3

@@ -1,14 +1,16 @@
 """Where a LeRobot data set keeps what: one class for each version of the format."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from embodyflow.datasets.dataset import DatasetEpisode, FeatureStatistics
-from embodyflow.datasets.lerobot.info import Info
-from embodyflow.datasets.lerobot.statistics import merged, of_values
+from embodyflow.datasets.lerobot.info import INFO, Info
+from embodyflow.datasets.lerobot.statistics import merged, read_values
 from embodyflow.datasets.packages import require
 from embodyflow.errors import ConfigError
 
@@ -44,8 +46,8 @@ class Layout(Protocol):
     def video(self, episode: DatasetEpisode, feature: str) -> VideoPart:
         """Return the place of an episode's images, of a feature that is kept in mp4 files."""
 
-    def statistics(self) -> Mapping[str, FeatureStatistics]:
-        """Return the statistics over the data set, by feature; empty without them."""
+    def statistics(self, feature: str) -> FeatureStatistics | None:
+        """Return the statistics of a feature over the data set; ``None`` without them."""
 
 
 class LayoutV21:
@@ -55,25 +57,33 @@ class LayoutV21:
         self._folder, self._info = folder, info
         lines = _json_lines(folder, EPISODES_V21)
         self.episodes: Sequence[DatasetEpisode] = sorted(
-            (_episode(line) for line in lines), key=lambda episode: episode.index
+            (_episode(folder, EPISODES_V21, line) for line in lines), key=lambda episode: episode.index
         )
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the episode's own parquet file."""
-        return self._folder / self._info.data_path.format(**self._place(episode))
+        return _file(self._folder, "data_path", self._info.data_path, self._place(episode))
 
     def video(self, episode: DatasetEpisode, feature: str) -> VideoPart:
         """Return the episode's own mp4 file."""
-        assert self._info.video_path is not None
-        return VideoPart(self._folder / self._info.video_path.format(**self._place(episode), video_key=feature), 0.0)
+        place = {**self._place(episode), "video_key": feature}
+        return VideoPart(_file(self._folder, "video_path", self._info.video_path, place), 0.0)
 
-    def statistics(self) -> Mapping[str, FeatureStatistics]:
+    def statistics(self, feature: str) -> FeatureStatistics | None:
         """Return the statistics of the episodes, merged."""
+        parts = [_statistics(self._folder, STATISTICS_V21, feature, each) for each in self._stored_statistics]
+        found = [part for part in parts if part is not None]
+        if not found or len(found) < len(parts):
+            return None
+        if any(part.mean.shape != found[0].mean.shape for part in found):
+            raise ConfigError(f"{self._folder}: {STATISTICS_V21} has statistics of {feature} of different sizes")
+        return merged(found)
+
+    @cached_property
+    def _stored_statistics(self) -> list[Any]:
         if not (self._folder / STATISTICS_V21).is_file():
-            return {}
-        lines = [line["stats"] for line in _json_lines(self._folder, STATISTICS_V21)]
-        names = set.intersection(*(set(line) for line in lines)) if lines else set()
-        return {name: merged([of_values(line[name]) for line in lines]) for name in names}
+            return []
+        return [line.get("stats") for line in _json_lines(self._folder, STATISTICS_V21)]
 
     def _place(self, episode: DatasetEpisode) -> dict[str, int]:
         return {"episode_index": episode.index, "episode_chunk": episode.index // self._info.chunks_size}
@@ -88,42 +98,86 @@ class LayoutV30:
         if not files:
             raise ConfigError(f"{folder}: has no parquet file in {EPISODES_V30}")
         rows = [row for file in files for row in _rows(file)]
-        self._rows = {int(row["episode_index"]): row for row in rows}
-        self.episodes: Sequence[DatasetEpisode] = [_episode(self._rows[index]) for index in sorted(self._rows)]
+        found = {_episode(folder, EPISODES_V30, row): row for row in rows}
+        self._rows = {episode.index: row for episode, row in found.items()}
+        self.episodes: Sequence[DatasetEpisode] = sorted(found, key=lambda episode: episode.index)
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the parquet file that the episode shares with others."""
-        return self._folder / self._info.data_path.format(**self._place(episode, "data"))
+        return _file(self._folder, "data_path", self._info.data_path, self._place(episode, "data"))
 
     def video(self, episode: DatasetEpisode, feature: str) -> VideoPart:
         """Return the episode's part of the mp4 file that it shares with others."""
-        assert self._info.video_path is not None
         place, start = self._place(episode, f"videos/{feature}"), f"videos/{feature}/from_timestamp"
-        path = self._folder / self._info.video_path.format(**place, video_key=feature)
-        return VideoPart(path, float(self._rows[episode.index][start]))
+        path = _file(self._folder, "video_path", self._info.video_path, {**place, "video_key": feature})
+        return VideoPart(path, self._number(episode, start))
 
-    def statistics(self) -> Mapping[str, FeatureStatistics]:
+    def statistics(self, feature: str) -> FeatureStatistics | None:
         """Return the statistics of the data set."""
+        return _statistics(self._folder, STATISTICS_V30, feature, self._stored_statistics)
+
+    @cached_property
+    def _stored_statistics(self) -> Any:
         path = self._folder / STATISTICS_V30
         if not path.is_file():
             return {}
         try:
-            values = json.loads(path.read_text())
+            return json.loads(path.read_text())
         except ValueError as error:
             raise ConfigError(f"{self._folder}: {STATISTICS_V30} is damaged: {error}") from error
-        return {name: of_values(each) for name, each in values.items()}
 
-    def _place(self, episode: DatasetEpisode, kind: str) -> dict[str, int]:
-        row = self._rows[episode.index]
-        try:
-            return {name: int(row[f"{kind}/{name}"]) for name in ("chunk_index", "file_index")}
-        except KeyError as error:
-            raise ConfigError(f"{self._folder}: {EPISODES_V30} has no column {error.args[0]}") from error
+    def _place(self, episode: DatasetEpisode, kind: str) -> dict[str, Any]:
+        return {name: int(self._number(episode, f"{kind}/{name}")) for name in ("chunk_index", "file_index")}
+
+    def _number(self, episode: DatasetEpisode, column: str) -> float:
+        value = self._rows[episode.index].get(column)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ConfigError(f"{self._folder}: {EPISODES_V30} has no number in column {column}")
+        return value
 
 
-def _episode(row: Mapping[str, Any]) -> DatasetEpisode:
-    tasks = list(row["tasks"])
-    return DatasetEpisode(int(row["episode_index"]), int(row["length"]), tasks[0] if len(tasks) == 1 else None)
+def _episode(folder: Path, name: str, row: Any) -> DatasetEpisode:
+    """Return an episode from the row of a description.
+
+    Raises:
+        ConfigError: The row has no index or no length.
+    """
+    try:
+        index, length, tasks = int(row["episode_index"]), int(row["length"]), row.get("tasks")
+    except KeyError as error:
+        raise ConfigError(f"{folder}: {name} has no {error.args[0]}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder}: {name} is damaged: {error}") from error
+    is_one = isinstance(tasks, list) and len(tasks) == 1 and isinstance(tasks[0], str)
+    return DatasetEpisode(index, length, tasks[0] if is_one else None)
+
+
+def _file(folder: Path, key: str, pattern: str | None, place: Mapping[str, Any]) -> Path:
+    """Return the path that a pattern of ``meta/info.json`` gives.
+
+    Raises:
+        ConfigError: The pattern is missing, or needs something else.
+    """
+    if pattern is None:
+        raise ConfigError(f"{folder}: {INFO} has no {key}")
+    try:
+        return folder / pattern.format(**place)
+    except (LookupError, ValueError) as error:
+        raise ConfigError(f"{folder}: {INFO} has {key}={pattern}; allowed are {', '.join(place)}: {error}") from error
+
+
+def _statistics(folder: Path, name: str, feature: str, stored: Any) -> FeatureStatistics | None:
+    """Return the statistics of a feature from those of all; ``None`` if it has none.
+
+    Raises:
+        ConfigError: They are incomplete, or are no finite numbers.
+    """
+    try:
+        return read_values(stored[feature]) if feature in stored else None
+    except KeyError as error:
+        raise ConfigError(f"{folder}: {name} has no {error.args[0]} of {feature}") from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise ConfigError(f"{folder}: {name}, {feature}: {error}") from error
 
 
 def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -22,6 +22,23 @@ def of_values(values: Mapping[str, Any]) -> FeatureStatistics:
     return FeatureStatistics(int(np.ravel(values["count"])[0]), mean, std, low, high, q01, q99)
 
 
+def read_values(values: Mapping[str, Any]) -> FeatureStatistics:
+    """Return statistics as a file holds them, which may be damaged.
+
+    Raises:
+        KeyError: One of them is missing.
+        ValueError: They are not finite numbers of one shape, or are of no step.
+        TypeError: They are not numbers.
+    """
+    found = of_values(values)
+    numbers = [found.mean, found.std, found.low, found.high, *(x for x in (found.q01, found.q99) if x is not None)]
+    if found.count < 1 or any(x.shape != found.mean.shape or not np.isfinite(x).all() for x in numbers):
+        raise ValueError("must be finite numbers of one shape, over at least one step")
+    if (found.std < 0).any():
+        raise ValueError("must have no negative std")
+    return found
+
+
 def merged(parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
     """Return the statistics over all steps from those of disjoint parts.
 

@@ -22,12 +22,23 @@ def decode_pictures(folder: Path, cells: Sequence[dict[str, Any]]) -> Images:
     Args:
         folder: Folder of the data set.
         cells: Images as Hugging Face's ``Image`` feature stores them: ``bytes``, or the ``path`` of a file.
+
+    Raises:
+        ConfigError: An image is missing or damaged, or has another size than the first.
     """
-    images = []
-    for cell in cells:
-        source = io.BytesIO(cell["bytes"]) if cell.get("bytes") else folder / cell["path"]
-        with Image.open(source) as image:
-            images.append(np.asarray(image.convert("RGB")))
+    images: list[Images] = []
+    for frame, cell in enumerate(cells):
+        try:
+            source = io.BytesIO(cell["bytes"]) if cell.get("bytes") else folder / cell["path"]
+            with Image.open(source) as image:
+                images.append(np.asarray(image.convert("RGB")))
+        except (OSError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{folder}: the image of frame {frame} of an episode cannot be read: {error}") from error
+        if images[-1].shape != images[0].shape:
+            raise ConfigError(
+                f"{folder}: images of an episode are {list(images[0].shape)} and {list(images[-1].shape)}; allowed is "
+                "one size"
+            )
     return np.stack(images)
 
 

@@ -38,6 +38,7 @@ from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies.language.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
 from embodyflow.policies.language.causal_lm.windows_causal_lm import windows_of
 from embodyflow.policies.language.layers import onednn_linear, rms_norm
+from embodyflow.policies.pretrained.whole_models import load_whole
 from embodyflow.process.tracing import span
 
 
@@ -62,7 +63,8 @@ class HFEngine:
         self.version = 0
         self._config, self._model_path, self._device = config, model_path, torch.device(device)
         options = {"attn_implementation": attention.implementation_for(model_config)}
-        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype), **options)
+        kind, dtype = AutoModelForCausalLM, getattr(torch, config.dtype)
+        model = load_whole(kind, model_path, f"policy.path={model_path}", dtype=dtype, **options)
         self._model: Any = model.to(self._device).eval()
         attention.use_in(self._model)
         onednn_linear.use_in(self._model)

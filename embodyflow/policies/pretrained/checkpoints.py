@@ -1,6 +1,5 @@
 """Published checkpoints, loaded from a folder or the Hugging Face hub."""
 
-import json
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.pretrained.weight_files import read_object
 
 
 def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
@@ -35,9 +35,12 @@ def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; empty if there is no such file."""
-    content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return content
+    """Return the content of a checkpoint's JSON file; empty if there is no such file.
+
+    Raises:
+        ConfigError: It is damaged.
+    """
+    return read_object(file, f"policy.path={file.parent}") if file.exists() else {}
 
 
 def is_outline() -> bool:

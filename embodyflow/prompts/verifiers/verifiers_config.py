@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Seconds = Annotated[float, Field(gt=0)]
+from embodyflow.durations import Seconds
 
 
 class VerifiersConfig(BaseModel):

@@ -12,6 +12,7 @@ from embodyflow.rewards.functions.written_numbers import parse_number, parse_pla
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import ExactMatchConfig, RegexConfig
 
+_EQUALS = re.compile(r"(?<![<>!])=")
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
@@ -71,7 +72,7 @@ def number_golds(ground_truth: Any, column: str = "ground_truth") -> list[Decima
 
 def _number_of(text: str) -> Decimal | None:
     """Return the number of an answer such as ``18``, ``9 * 2 = 18`` or ``9 * 2 = <<9*2=18>>18``."""
-    return parse_number(_CALCULATION.sub("", text).rpartition("=")[2])
+    return parse_number(_EQUALS.split(_CALCULATION.sub("", text))[-1])
 
 
 def _score_answer(answer: str | None, golds: list[str]) -> Score:

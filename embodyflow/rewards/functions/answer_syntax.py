@@ -156,7 +156,10 @@ def _parse(text: str) -> Answer:
 def _strip_text(text: str) -> str:
     r"""Return the content if the whole text is one ``\text{…}`` or one pair of braces."""
     found = re.fullmatch(r"\\text\{([^{}]*)\}|\{([^{}]*)\}", text)
-    return _strip_text(normalize(found[1] if found[1] is not None else found[2])) if found else text
+    if found:
+        return _strip_text(normalize(found[1] if found[1] is not None else found[2]))
+    choice = re.fullmatch(r"([A-Z])\)", text)  # a choice such as "B)"
+    return choice[1] if choice else text
 
 
 def _parse_special(text: str) -> Answer | None:

@@ -56,7 +56,10 @@ def equal_formulas(gold: str, answer: str) -> bool:
     one, other = parse_rational(gold), parse_rational(answer)
     if one is not None and other is not None:
         return _equal_rationals(one, other)
-    expected, given = parse_formula(gold), parse_formula(answer)
+    expected, given = (
+        parse_formula(latex) if number is None else sympy.Rational(number[0].numerator, number[0].denominator)
+        for latex, number in ((gold, one), (answer, other))
+    )  # LaTeX reads the e of 6e23 as Euler's number
     if expected is None or given is None:
         raise UndecidedError(f"cannot parse {gold if expected is None else answer}")
     return _equal(expected, given, has_decimals(gold) != has_decimals(answer), gold, answer)

@@ -3,12 +3,12 @@
 import re
 from functools import lru_cache
 
+from embodyflow.rewards.functions.characters import as_latex
+
 _INTEGER = re.compile(r"-?[1-9]\d*", re.ASCII)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _UNICODE = str.maketrans(
     {
-        "−": "-",
-        "–": "-",
         "×": r"\times ",
         "·": r"\cdot ",
         "÷": r"\div ",
@@ -19,13 +19,6 @@ _UNICODE = str.maketrans(
         "≠": r"\ne ",
         "°": r"^\circ ",
         "√": r"\sqrt ",
-        "½": r"\frac{1}{2}",
-        "⅓": r"\frac{1}{3}",
-        "⅔": r"\frac{2}{3}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-        "²": "^2",
-        "³": "^3",
         "∪": r"\cup ",
         "∈": r"\in ",
         "±": r"\pm ",
@@ -48,6 +41,11 @@ _COMMAS = re.compile(r"(?<![\d.,^_])\d{1,3}(?:,\d{3})+(?![\d,])")
 _PLAIN_FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|log|ln|exp|pi|theta|infinity|infty|inf|alpha|beta|gamma)(?![A-Za-z])"
 )
+# A sign in words before the number of an answer, within the same \text{} or before it.
+_SPELLED_SIGN = re.compile(
+    r"^\s*(?:\\text\s*\{\s*(?:minus|negative)\s*(?:\}|(?P<inside>\s[\d.,/]+)\s*\})|(?:minus|negative)\b)\s*(?=[\d.\\]|$)",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"\\(?:text|mathbb|mathcal|begin|end|overline|vec|hat|bar)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
@@ -56,7 +54,7 @@ def normalize(latex: str) -> str:
     """Return the LaTeX without styles, sizes, thousands separators and superfluous spaces and periods."""
     if _INTEGER.fullmatch(latex):
         return latex
-    text = _without_delimiters(latex.strip().translate(_UNICODE))
+    text = _without_delimiters(as_latex(latex).strip().translate(_UNICODE))
     text = text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace(r"\cfrac", r"\frac")
     text = _STYLES.sub(" ", _SIZES.sub("", text))
     text = _TEXT.sub(r"\\text", text).replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
@@ -73,6 +71,7 @@ def normalize(latex: str) -> str:
     text = re.sub(r"(?<=\d)\.(?!\d)(?=[\s,;)\]}]|\\(?!overline|bar|dot)|$)", "", text)  # the trailing dot of "5."
     text = re.sub(r"(?<![\d])\.(?=\d)", "0.", text)
     text = re.sub(r"\\text\{\s*\}", " ", text)
+    text = _SPELLED_SIGN.sub(lambda found: "-" + (found["inside"] or ""), text)
     text = re.sub(r"(?<=\d)\s*(?:\\text\{to\}|\bto\b)\s*(?=\d)", ":", text)  # a ratio of 2 to 3
     text = _plain_spelling(text)
     text = re.sub(r"\s+", " ", text).strip()

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from embodyflow.rewards.functions.answer_syntax import (
+    MOST_DIGITS,
     Answer,
     Assignment,
     Based,
@@ -67,11 +68,27 @@ def verify_boxed(sample: Sample) -> Score:
     undecided = False
     for gold in golds:
         try:
-            if equal_answers(gold, answer):
+            if _equal_or_fault(gold, answer):
                 return outcome(True, answered=1.0, undecided=0.0)
         except UndecidedError:
             undecided = True
     return outcome(False, answered=1.0, undecided=undecided)
+
+
+def _equal_or_fault(gold: str, answer: str) -> bool:
+    """Compare an answer that a model wrote, which may be any text and must not end a run.
+
+    Raises:
+        UndecidedError: The answer is longer than any that is read, or the comparison raised.
+    """
+    if len(answer) > MOST_DIGITS:
+        raise UndecidedError(f"the answer has {len(answer)} characters; at most {MOST_DIGITS} are read")
+    try:
+        return equal_answers(gold, answer)
+    except UndecidedError:
+        raise
+    except Exception as error:  # golds are graded against themselves before training, so the answer is the cause
+        raise UndecidedError(f"cannot compare: {type(error).__name__}: {error}") from error
 
 
 def equal_answers(gold: str, answer: str) -> bool:

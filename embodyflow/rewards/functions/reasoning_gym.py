@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+from embodyflow.rewards.functions.final_answers import final_text
 from embodyflow.rewards.interface import Sample, Score
 
 
@@ -12,7 +13,7 @@ def score(sample: Sample, marker: str | None = "##") -> Score:
     Args:
         sample: Response whose ``row["entry"]`` is the entry of the dataset.
         marker: Text before the answer, the last occurrence counts; ``None`` takes the whole response. A response
-            without the marker has no answer.
+            without the marker has no answer, and only the text after any thinking counts.
 
     Raises:
         ValueError: The row has no entry of reasoning-gym.
@@ -20,7 +21,8 @@ def score(sample: Sample, marker: str | None = "##") -> Score:
     entry = sample.row.get("entry")
     if not isinstance(entry, dict):
         raise ValueError("reward=reasoning_gym: needs rows of data=reasoning_gym")
-    _, found, answer = ("", "", sample.response) if marker is None else sample.response.rpartition(marker)
+    text = final_text(sample.response)
+    _, found, answer = ("", "", text) if marker is None else text.rpartition(marker)
     given = answer.strip() if found or marker is None else None
     reward = float(_verifier(sample.data_source)(given, entry))
     return Score(reward, reward >= 1.0)

@@ -3,43 +3,51 @@
 import re
 from decimal import Decimal
 
-# A sign and a currency sign in either order, thousands in groups of three, decimals; "$1,234.50", "-£5", "−.5", "50%".
+from embodyflow.rewards.functions.characters import COUNTED_WITH_NUMBER, PLAIN
+
+# A sign and a currency sign in either order, thousands in groups of three, decimals; "$1,234.50", "-£5", "-.5", "50%".
 _NUMBER = re.compile(
-    r"(?P<sign>[-+−–]?)\s?(?:[$€£¥₹]\s?)?(?P<second_sign>[-+−–]?)"
+    r"(?P<sign>[-+]?)\s?(?:[$€£¥₹]\s?)?(?P<second_sign>[-+]?)"
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
-    r"(?!\d|[.,:]\d|\s?[½⅓⅔¼¾²³])",
+    rf"(?!\d|[.,:]\d|\s?[{COUNTED_WITH_NUMBER}])",
     re.ASCII,
 )
 # Thousands as LaTeX separates them: "1{,}234", "1\\,234", "1\\ 234"; with spaces "1 234".
 _LATEX_THOUSANDS = re.compile(
     r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\[,;:! ]|~|[ \u00a0\u2009\u202f])\d{3})+(?![\d]|[.,:]\d{4})", re.ASCII
 )
-_PLAIN = re.compile(r"[-+−–]?\s?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|[-+−–]?\.\d+", re.ASCII)
-_SPELLED_SIGN = re.compile(r"\b(?:minus|negative)\b", re.IGNORECASE)
+_PLAIN = re.compile(r"[-+]?\s?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|[-+]?\.\d+", re.ASCII)
+# Words and signs before a number which say that it is another one.
+_DENIED = re.compile(
+    r"\b(?:minus|negative|not|never|neither|cannot|(?:less|fewer|more|greater) than|at (?:least|most))\b"
+    r"|n['’]t\b|[<>≤≥≠]|!=",
+    re.IGNORECASE,
+)
 _DIGIT = re.compile(r"\d", re.ASCII)
 
 
 def parse_number(text: str) -> Decimal | None:
     """Return the number in ``text``, which may also contain words, units or a currency sign.
 
-    Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½`` and ``minus 5``
-    do not count as numbers.
+    Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½``, ``minus 5``,
+    ``not 5`` and ``< 5`` do not count as numbers.
     """
-    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text)
+    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.translate(PLAIN))
     first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
     if first_digit is None or found is None:
         return None
     if found.start("digits") > first_digit.start() or _DIGIT.search(text, found.end()):
         return None
-    if (found["sign"] and found["second_sign"]) or _SPELLED_SIGN.search(text, 0, found.start("digits")):
+    if (found["sign"] and found["second_sign"]) or _DENIED.search(text, 0, found.start("digits")):
         return None
     number = Decimal(found["digits"].replace(",", ""))
-    return -number if (found["sign"] or found["second_sign"]) in ("-", "−", "–") else number
+    negative = (found["sign"] or found["second_sign"]) == "-"
+    return number.copy_negate() if negative else number  # the operator would round to 28 digits
 
 
 def parse_plain_number(text: str) -> Decimal | None:
     """Return the number that a text is, without words, units or a currency sign; ``None`` for other texts."""
-    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.strip())
+    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.translate(PLAIN).strip())
     if not _PLAIN.fullmatch(text):
         return None
-    return Decimal(re.sub(r"[\s,]", "", text).replace("−", "-").replace("–", "-"))
+    return Decimal(re.sub(r"[\s,]", "", text))

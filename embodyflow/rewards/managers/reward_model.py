@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from embodyflow.errors import ConfigError, RewardError
+from embodyflow.policies.pretrained.whole_models import load_whole
 from embodyflow.rewards.interface import Sample, Score, check_score
 from embodyflow.rewards.reward_config import ModelConfig
 
@@ -21,7 +22,10 @@ class ModelRewardManager:
         self._config = config
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(config.path)
-            model = AutoModelForSequenceClassification.from_pretrained(config.path, dtype=getattr(torch, config.dtype))
+            kind, dtype = AutoModelForSequenceClassification, getattr(torch, config.dtype)
+            model = load_whole(kind, config.path, f"manager.path={config.path}", dtype=dtype)
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"manager.path={config.path}: cannot be loaded: {reason}") from error

@@ -29,5 +29,5 @@ class ClassifierConfig(BaseModel):
     embedding: EmbeddingConfig = StateEmbeddingConfig(start=1.0, num_points=1)
     hidden_size: Annotated[int, Field(ge=1, strict=True)] = 64
     steps: Annotated[int, Field(ge=1, strict=True)] = 300
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
     weight_decay: Annotated[float, Field(ge=0)] = 0.01

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from embodyflow.columns import FINAL
+from embodyflow.policies.pretrained.whole_models import load_whole
 from embodyflow.rewards.progress.progress_config import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -78,7 +79,8 @@ class VJEPA2Embedding:
         from transformers import VJEPA2Model  # takes seconds to import, and other runs do not need it
 
         self._camera = config.camera
-        self._model = VJEPA2Model.from_pretrained(config.path).to(device).eval()
+        key = f"progress.embedding.path={config.path}"
+        self._model = load_whole(VJEPA2Model, config.path, key, unused=("predictor.",)).to(device).eval()
         self._device = device
 
     @torch.inference_mode()

@@ -1,13 +1,13 @@
 """Checks that trainer and engine of a language job can handle its model, before a process starts."""
 
 import difflib
-import json
 from pathlib import Path
 from typing import Any
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
+from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_weights, read_object
 
 PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
 """Architectures of transformers that need no further check, which would import torch."""
@@ -34,11 +34,15 @@ def check_model(config: LanguageConfig) -> None:
                 f"policy.path={path}: has no config.json; allowed are a Hugging Face folder, a GGUF file and a model "
                 "name on Hugging Face's hub"
             )
-        values = json.loads(file.read_text())
+        key = f"policy.path={path}"
+        values = read_object(file, key)
         check_split(values, tensor_size)
         _check_positions(config, values)
         if values.get("model_type") not in PLAIN:
-            check_architecture(config, _read(file.parent, f"policy.path={path}"), f"policy.path={path}")
+            check_architecture(config, _read(file.parent, key), key)
+        check_weights(file.parent, key)
+        if config.policy.tokenizer is None:
+            check_tokenizer(file.parent, key, "set policy.tokenizer to one")
 
 
 def _check_name(model_type: str, key: str) -> None:

@@ -46,3 +46,7 @@ def one_for_all(completions, **kwargs):
 
 def ours(sample):
     return outcome(sample.row["ability"] == "math")
+
+
+def compute_score_with(data_source, solution_str, ground_truth, extra_info, accuracy, style=0.5):
+    return {"score": 2.0, "acc": accuracy, "style": style, "pred": solution_str}

@@ -72,6 +72,8 @@ ORDERS = {
     "exit_at_once": lambda argument, marks: os._exit(3),
     "nan": lambda argument, marks: Score(math.nan, False),
     "nan_part": lambda argument, marks: Score(1.0, True, {"style": math.inf}),
+    "too_large": lambda argument, marks: Score(1e39, True),
+    "huge": lambda argument, marks: Score(10**400, True),
     "number": lambda argument, marks: 1.0,
     "none": lambda argument, marks: None,
     "correct": lambda argument, marks: Score(1.0, 1),

@@ -244,7 +244,7 @@ def test_owners_are_those_who_wrote_in_a_context() -> None:
         (("rollout.agent.weights=mine",), "rollout.agent.weights='mine': "),
         (
             ("rollout.agent.weights=shared", "rollout.agent.train_cycle=2"),
-            "rollout.agent: train_cycle=2: allowed is null",
+            "rollout.agent.train_cycle=2: allowed is null",
         ),
         (("rollout.agent.train_cycle=0",), "rollout.agent.train_cycle=0: "),
         (
@@ -265,7 +265,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], message: str) -> None:
 
 
 def test_own_weights_need_agents_with_possible_names() -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.agent: weights=own: needs at least two agents"):
+    with pytest.raises(ConfigError, match=r"rollout\.agent\.weights=own: needs at least two agents"):
         agent_config("rollout.agent.weights=own")
     assert reserved_names(["reasoner", "keys", "training"]) == ["keys", "training"]
     with pytest.raises(

@@ -84,6 +84,7 @@ def test_tokens_and_outcomes_belong_to_agents():
         ({"turn_rewards": (1.0,)}, "turn_rewards: 1 for 3 turns; each turn needs one"),
         ({"turn_rewards": (1.0, float("nan"), 0.0)}, "must be finite"),
         ({"reward": float("inf")}, "reward=inf: must be finite"),
+        ({"reward": 1e39}, r"reward=1e\+39: must be finite, also in float32"),
     ],
 )
 def test_rewards_that_cannot_be_trained_on_are_refused(rewards, message):

@@ -1,5 +1,6 @@
 """Every experiment composes with every algorithm, or is refused in one line with the reason."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ REFUSED = {
     ("libero_openvla", "dsrl"): "its actor reads the state alone, and the experiment's state shows no objects",
 }
 ONE_ADVANTAGE = {
-    **{name: f"algorithm: per_agent=true: loss={name} needs one advantage per row" for name in ("gmpo", "gspo")},
-    "remax": "algorithm: per_agent=true: advantage=remax compares with one greedy reward for all agents",
+    **{name: f"algorithm.per_agent=true: loss={name} needs one advantage per row" for name in ("gmpo", "gspo")},
+    "remax": "algorithm.per_agent=true: advantage=remax compares with one greedy reward for all agents",
 }
 REFUSED |= {("kuhn", name): reason for name, reason in ONE_ADVANTAGE.items()}
 NO_AGENTS = {
@@ -80,6 +81,8 @@ MACHINE = {
     "reacher": ("policy.state_dim=10", "policy.action_dim=2"),
 }
 """Overrides for experiments that take something from files or simulators of the machine."""
+REPLAYED = {"half_cheetah": (17, 6), "pendulum": (3, 1), "reacher": (10, 2)}
+"""Numbers of a state and of an action."""
 DIFFERENT = ("cart_pole", "half_cheetah", "embodied", "mt10", "libero_openvla", "math", "calculator", "kuhn")
 """An experiment of each kind: its job, its actions, its tasks, its policy and its agents differ from the others'."""
 
@@ -105,7 +108,9 @@ def cells() -> Iterator[Any]:
 def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algorithm: str, tmp_path: Path) -> None:
     words = [f"experiment={experiment}", f"algorithm={algorithm}", *MACHINE.get(experiment, ())]
     if algorithm in ("rlpd", "iql") and experiment in CONTROL:
-        (tmp_path / "replay.json").write_text("{}")
+        state, action = REPLAYED.get(experiment, (4, 1))
+        facts = {"length": 9, "state_dim": state, "action_dim": action}
+        (tmp_path / "replay.json").write_text(json.dumps(facts))
         words.append(f"off_policy.demonstrations={tmp_path}")
     elif algorithm in ("rlpd", "dsrl") and experiment not in LANGUAGE:
         words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's

@@ -32,7 +32,7 @@ def test_streaming_needs_no_staleness() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ((*AHEAD, TWO, "rollout.autoscale.min_workers=3"), r"autoscale: min_workers=3: must be at most max_workers=2"),
+        ((*AHEAD, TWO, "rollout.autoscale.min_workers=3"), r"autoscale.min_workers=3: must be at most max_workers=2"),
         ((*AHEAD, "rollout.autoscale.min_workers=1"), r"rollout.autoscale.max_workers: must be set"),
         ((*AHEAD, TWO, "rollout.autoscale.min_workers=0"), r"rollout.autoscale.min_workers=0: .* greater"),
         ((*AHEAD, TWO, "rollout.autoscale.trainer_wait=1"), r"rollout.autoscale.trainer_wait=1: .* less than 1"),

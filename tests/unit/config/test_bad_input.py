@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.config import RunConfig
-from embodyflow.config.composition.compose import compose_config
+from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import check, parse_arguments
 
@@ -24,6 +24,48 @@ MISTAKES = {
     "unknown key like no other": (
         "xyz=1",
         "xyz=1: no such key; allowed are experiment, flow, algorithm_name, branch, seed, ",
+    ),
+    "no folder for the buffer": (
+        "cluster.buffer.folder=/nowhere",
+        "cluster.buffer.folder=/nowhere: No such file or directory; allowed are folders on tmpfs, ext4, xfs or btrfs",
+    ),
+    "a file as folder for the buffer": (
+        "cluster.buffer.spill_folder={file}",
+        "cluster.buffer.spill_folder={file}: Not a directory; allowed are folders on",
+    ),
+    "true for a rate": (
+        "trainer.learning_rate=true",
+        "trainer.learning_rate=True: must be a number, not true or false",
+    ),
+    "true for a size": ("policy.hidden_size=true", "policy.hidden_size=True: "),
+    "true for a number of layers": ("policy.num_layers=true", "policy.num_layers=True: must be a number, not true or"),
+    "too large for float32": (
+        "trainer.max_grad_norm=1e300",
+        "trainer.max_grad_norm=1e+300: float32 cannot hold it; allowed are 0 and sizes from 1.2e-38 to 3.4e+38",
+    ),
+    "too small for float32": (
+        "trainer.adam_epsilon=1e-300",
+        "trainer.adam_epsilon=1e-300: float32 cannot hold it; all",
+    ),
+    "too large an integer": (
+        "iterations=1" + 30 * "0",
+        "iterations=1" + 30 * "0" + ": must be at most 92233720368547758",
+    ),
+    "a slip of the exponent": (
+        "trainer.learning_rate=1e4",
+        "trainer.learning_rate=10000.0: input should be less than or",
+    ),
+    "a timeout of years": (
+        "env.step_timeout=1e9",
+        "env.step_timeout=1000000000.0: input should be less than or equal t",
+    ),
+    "a value for a section": (
+        "rollout.autoscale=true",
+        "rollout.autoscale=True: is a section; allowed are its keys, such as rollout.autoscale.min_workers=…",
+    ),
+    "a section without its kind": (
+        "experiment=push algorithm=dagger off_policy.batch_size=2",
+        "off_policy.name: must be set; allowed are sac, ",
     ),
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
     "key of another job": (
@@ -71,7 +113,7 @@ MISTAKES = {
     "profile of no rank": ("trainer.profile.ranks=[]", "trainer.profile.ranks=[]: tuple should have at least 1 item"),
     "collector without a trace": (
         "tracking.otlp.endpoint=http://localhost:4318",
-        "tracking: otlp: needs trace=true, which records the spans",
+        "tracking.otlp: needs trace=true, which records the spans",
     ),
     "collector without a scheme": (
         "tracking.trace=true tracking.otlp.endpoint=localhost:4318",
@@ -113,7 +155,7 @@ MISTAKES = {
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
     "more processes than environments": (
         "rollout.env_processes=17",
-        "rollout: env_processes=17 must be at most envs_per_worker=16",
+        "rollout.env_processes=17 must be at most envs_per_worker=16",
     ),
     "memory of environments without a process": (
         "env.max_memory_gb=2",
@@ -151,11 +193,11 @@ MISTAKES = {
     ),
     "a KL controller without a coefficient": (
         "algorithm.kl.target=0.5",
-        "algorithm.kl: target adapts coef by factors, so coef must",
+        "algorithm.kl.target adapts coef by factors, so coef must",
     ),
     "no GPU for a worker": (
         "cluster=gpu cluster.gpus_per_worker=0",
-        "cluster: gpus_per_worker=0: Ray assigns no GPU to such workers; allowed with device=cuda are a fraction of",
+        "cluster.gpus_per_worker=0: Ray assigns no GPU to such workers; allowed with device=cuda are a fraction of",
     ),
     "GPUs and a half": ("cluster.gpus_per_worker=1.5", "gpus_per_worker=1.5: allowed above 1 are whole numbers"),
     "run id with a slash": ("run_id=a/b", "run_id='a/b': string should match pattern"),
@@ -177,7 +219,7 @@ MISTAKES = {
     "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: declares no tasks, so it cannot follow"),
     "environment without success": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.image_size=8",
-        "env: adapter: needs success_info, success_reward or success_termination",
+        "env.adapter: needs success_info, success_reward or success_termination",
     ),
     "two kinds of success": (
         "env.adapter.success_info=a env.adapter.success_reward=1",
@@ -218,7 +260,7 @@ MISTAKES = {
     ),
     "instruction of an unknown task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",
-        "env: adapter.instructions: 'y' is not among env.tasks ['x']",
+        "env.adapter.instructions: 'y' is not among env.tasks ['x']",
     ),
     "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
     "no task": ("env.tasks=[]", "env.tasks must list the instructions to follow with policy.name=tiny_vla"),
@@ -248,11 +290,11 @@ MISTAKES = {
     ),
     "values of actions by a critic of its own": (
         "algorithm=ppo critic.level=action",
-        "critic: level=action: only used with features=policy",
+        "critic.level=action: only used with features=policy",
     ),
     "a coefficient of a critic of its own": (
         "algorithm=ppo critic.coef=0.5",
-        "critic: coef=0.5: only used with features=policy",
+        "critic.coef=0.5: only used with features=policy",
     ),
     "a reference for control": (
         "experiment=reacher algorithm=ppo algorithm.kl.coef=0.1",
@@ -326,15 +368,15 @@ MISTAKES = {
     ),
     "more trained steps than steps": (
         "policy=diffusion policy.num_trained_steps=11",
-        "policy: num_trained_steps=11: must be at most num_steps=10",
+        "policy.num_trained_steps=11: must be at most num_steps=10",
     ),
     "more denoising steps than noise levels": (
         "policy=diffusion policy.num_steps=200",
-        "policy: num_steps=200: must be at most num_noise_levels=100",
+        "policy.num_steps=200: must be at most num_noise_levels=100",
     ),
     "less noise in log-probs than in samples": (
         "policy=diffusion policy.min_noise=0.3",
-        "policy: min_log_prob_noise=0.2: must be at least min_noise=0.3",
+        "policy.min_log_prob_noise=0.2: must be at least min_noise=0.3",
     ),
     "denoising without noise": ("policy=diffusion policy.min_noise=0", "policy.min_noise=0: input should be greater"),
     "a denoiser of an odd width": (
@@ -406,11 +448,11 @@ MISTAKES = {
     ),
     "a deadline before a program's own": (
         "experiment=math reward=code reward.manager.time_limit=40",
-        "reward: manager.time_limit=40: must be more than 40 (function.time_limit=10 plus 30 for the sandbox to start)",
+        "reward.manager.time_limit=40: must be more than 40 (function.time_limit=10 plus 30 for the sandbox to start)",
     ),
     "too many tokens for the engine": (
         "experiment=math rollout.generation.max_model_len=47",
-        "rollout: generation.max_model_len=47: must be null or at least 48, max_prompt_tokens=16 + "
+        "rollout.generation.max_model_len=47: must be null or at least 48, max_prompt_tokens=16 + "
         "max_response_tokens=32",
     ),
     "too many tokens for the model": (
@@ -419,7 +461,7 @@ MISTAKES = {
     ),
     "a server that cannot get trained weights": (
         "experiment=math ~rollout.generation.max_num_seqs=512 rollout.generation={name:remote,base_url:'http://x'}",
-        "rollout: generation.weight_update=refused: the server needs the trained weights;",
+        "rollout.generation.weight_update=refused: the server needs the trained weights;",
     ),
     "a temperature close to greedy": (
         "experiment=math rollout.temperature=0.001",
@@ -432,7 +474,7 @@ MISTAKES = {
     ),
     "an engine step with fewer tokens than completions": (
         "experiment=math rollout.generation.name=vllm rollout.generation.max_num_batched_tokens=8",
-        "rollout.generation: max_num_batched_tokens=8: must be null or at least max_num_seqs=",
+        "rollout.generation.max_num_batched_tokens=8: must be null or at least max_num_seqs=",
     ),
     "an engine with more GPUs than its worker": (
         "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
@@ -458,7 +500,7 @@ MISTAKES = {
     ),
     "a function that is not of verl's interface": (
         "experiment=math reward=custom reward.function.function=verl:math:sqrt",
-        "reward.function: function=verl:math:sqrt: ",
+        "reward.function.function=verl:math:sqrt: ",
     ),
     "compiled steps of another job": (
         "trainer.compile=true",
@@ -500,15 +542,15 @@ MISTAKES = {
     ),
     "streaming with too few environments for a group": (
         "+rollout.mode=streaming rollout.group_size=8 rollout.envs_per_worker=7",
-        "rollout: envs_per_worker=7: must be at least group_size=8 with mode=streaming",
+        "rollout.envs_per_worker=7: must be at least group_size=8 with mode=streaming",
     ),
     "streaming with too few processes for its groups": (
         "+rollout.mode=streaming rollout.group_size=2 rollout.envs_per_worker=8 rollout.env_processes=3",
-        "rollout: env_processes=3: allowed with mode=streaming are 0 and at least 4, one for each group in flight",
+        "rollout.env_processes=3: allowed with mode=streaming are 0 and at least 4, one for each group in flight",
     ),
     "streaming with turns of halves": (
         "+rollout.mode=streaming rollout.group_size=2 rollout.envs_per_worker=8 rollout.pipelined=false",
-        "rollout: pipelined=false: only used with mode=iterations",
+        "rollout.pipelined=false: only used with mode=iterations",
     ),
     "streaming for replayed decisions": (
         "experiment=push algorithm=rlpd +rollout.mode=streaming",
@@ -521,11 +563,11 @@ MISTAKES = {
     ),
     "an order without streaming": (
         "experiment=math rollout.order=first_ready",
-        "rollout: order=first_ready: only used with mode=streaming",
+        "rollout.order=first_ready: only used with mode=streaming",
     ),
     "old groups by index": (
         "experiment=math rollout.mode=streaming rollout.too_old=wait",
-        "rollout: too_old=wait: only used with mode=streaming and order=first_ready",
+        "rollout.too_old=wait: only used with mode=streaming and order=first_ready",
     ),
     "streaming with an engine whose rows depend on their company": (
         "experiment=math rollout.mode=streaming rollout.generation.name=vllm",
@@ -541,38 +583,38 @@ MISTAKES = {
     ),
     "newer weights in a synchronous run": (
         "experiment=math rollout.interrupt.every=4",
-        "rollout: interrupt.every=4: allowed is null with max_staleness=0, which has no newer weights to wait for",
+        "rollout.interrupt.every=4: allowed is null with max_staleness=0, which has no newer weights to wait for",
     ),
     "newer weights in an engine that cannot go on": (
         "experiment=math rollout.interrupt.every=4 rollout.max_staleness=1 rollout.generation.name=vllm",
-        "rollout: interrupt.every=4: allowed is null with generation.name=vllm; only hf continues",
+        "rollout.interrupt.every=4: allowed is null with generation.name=vllm; only hf continues",
     ),
     "newer weights in an agent's turn": (
         "experiment=calculator +rollout.interrupt.every=4 rollout.max_staleness=1",
-        "rollout: interrupt.every=4: allowed is null with job=agent",
+        "rollout.interrupt.every=4: allowed is null with job=agent",
     ),
     "published weights by index": (
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.max_staleness=1 "
         "algorithm.old_log_probs=proximal",
-        "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=streaming and "
+        "rollout.interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=streaming and "
         "order=by_index, because timing decides when weights change",
     ),
     "published weights without newer ones": (
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready",
-        "rollout: interrupt.when=published: needs max_staleness of at least 1",
+        "rollout.interrupt.when=published: needs max_staleness of at least 1",
     ),
     "published weights in an engine that cannot go on": (
         "experiment=math rollout.interrupt.when=published rollout.mode=streaming rollout.order=first_ready "
         "rollout.max_staleness=1 rollout.generation.name=vllm",
-        "rollout: interrupt.when=published: allowed with generation.name=hf, not vllm; only hf continues",
+        "rollout.interrupt.when=published: allowed with generation.name=hf, not vllm; only hf continues",
     ),
     "published weights and token indices": (
         "experiment=math rollout.interrupt.when=published rollout.interrupt.every=4",
-        "rollout.interrupt: every=4: allowed is null with when=published, which follows no token index",
+        "rollout.interrupt.every=4: allowed is null with when=published, which follows no token index",
     ),
     "published weights for a robot": (
         "+rollout.interrupt.when=published",
-        "rollout: interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=iterations and",
+        "rollout.interrupt.when=published: allowed with mode=streaming and order=first_ready, not mode=iterations and",
     ),
     "token indices for a robot": (
         "+rollout.interrupt.every=4",
@@ -580,12 +622,12 @@ MISTAKES = {
     ),
     "a kept cache at token indices": (
         "experiment=math rollout.interrupt.cache=keep rollout.interrupt.every=4 rollout.max_staleness=1",
-        "rollout.interrupt: cache=keep: allowed with when=published; at token indices the cache is recomputed",
+        "rollout.interrupt.cache=keep: allowed with when=published; at token indices the cache is recomputed",
     ),
     "a kept cache of conversations": (
         "experiment=calculator rollout.interrupt.when=published rollout.interrupt.cache=keep rollout.mode=streaming "
         "rollout.order=first_ready rollout.max_staleness=1",
-        "rollout: interrupt.cache=keep: allowed is recompute with job=agent",
+        "rollout.interrupt.cache=keep: allowed is recompute with job=agent",
     ),
     "newer weights for the rows of one node of two": (
         "experiment=math algorithm=dapo rollout.interrupt.every=4 rollout.max_staleness=1 "
@@ -594,11 +636,11 @@ MISTAKES = {
     ),
     "a behavior weight without the decoupled objective": (
         "algorithm.max_behavior_weight=2",
-        "algorithm: max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",
+        "algorithm.max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",
     ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
-        "pipeline: custom_fn and yaml must not both be set",
+        "pipeline.custom_fn and yaml must not both be set",
     ),
     "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
     "resume of no run": ("resume=nope", "resume=nope: {root}/ has no such run; allowed are new, old"),
@@ -735,3 +777,24 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(ConfigError, match=f"run_root={tmp_path}/runs: {tmp_path} is not a writable folder"):
         compose_config(["experiment=embodied", f"run_root={tmp_path}/runs"])
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb: c", "\x1b[31mred", "a\u2028b"])
+def test_a_value_with_line_ends_is_still_one_line(value: str, embodied: RunConfig) -> None:
+    values = embodied.model_dump()
+    for section, key in (("trainer", "precision"), ("policy", "name"), ("cluster", "device")):
+        with pytest.raises(ConfigError) as caught:
+            validate_config(values | {section: values[section] | {key: value}})
+        assert f"{section}.{key}=" in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("job", [None, 1, [], {}, ["embodied"], "embodied\n"])
+def test_a_job_that_is_no_name_of_one_is_refused(job: object, embodied: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=r"^job=.*: allowed are embodied, control, language, agent$"):
+        validate_config(embodied.model_dump() | {"job": job})
+
+
+def test_text_with_a_nul_character_is_refused(embodied: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=r"^run_root='a\\x00b': must have no NUL character$"):
+        validate_config(embodied.model_dump() | {"run_root": "a\0b"})

@@ -13,7 +13,7 @@ DSRL = ("experiment=push", "algorithm=dsrl", "policy.state_dim=30", "policy.acti
 MISTAKES = {
     "warm_start=null": "warm_start=null: must be set with off_policy.name=dsrl and policy.path=null",
     "rollout.chunk_correlation=0.5": "rollout.chunk_correlation=0.5: must be 0 with off_policy.name=dsrl",
-    "policy.noise_level=0.3": "policy: noise_level=0.3: has no meaning with name=steered_smolvla",
+    "policy.noise_level=0.3": "policy.noise_level=0.3: has no meaning with name=steered_smolvla",
     "policy.noise_bound=0": "policy.noise_bound=0: input should be greater than 0",
     "policy.num_critics=1": "off_policy.num_target_critics=2: must be at most policy.num_critics=1",
     "policy=tiny_smolvla": (

@@ -85,7 +85,7 @@ def test_a_pipeline_and_the_section_belong_together() -> None:
 
 
 def test_only_algorithms_that_stay_within_their_data_train_offline(tmp_path: Path) -> None:
-    (tmp_path / "replay.json").write_text("{}")
+    (tmp_path / "replay.json").write_text('{"length": 9, "state_dim": 3, "action_dim": 1}')
     words = [PENDULUM, f"off_policy.demonstrations={tmp_path}"]
     config: Any = compose_config([*words, "algorithm=iql"])
     assert (config.policy.name, config.flow, config.pipeline.name) == ("mlp_bounded", "sac", "offline")
@@ -110,9 +110,30 @@ def test_rlpd_starts_from_the_demonstrations_of_an_experiment_or_from_a_folder(t
     assert push.warm_start.num_demos == 4 and not push.off_policy.entropy_backup
     check_compatibility(push)
     check_compatibility(compose_config(["experiment=push", "algorithm=rlpd", "rollout.max_staleness=2"]))
-    (tmp_path / "replay.json").write_text("{}")
+    (tmp_path / "replay.json").write_text('{"length": 9, "state_dim": 17, "action_dim": 6}')
     words = ["experiment=half_cheetah", "algorithm=rlpd", f"off_policy.demonstrations={tmp_path}"]
     cheetah: Any = compose_config(words)
     assert (cheetah.policy.num_critics, cheetah.policy.critic_layer_norm) == (10, True)
     assert (cheetah.off_policy.num_target_critics, cheetah.off_policy.policy_delay) == (2, 20)
     check_compatibility(cheetah)
+
+
+REPLAYS = {
+    "{": "its replay.json is damaged; allowed is the folder of an off-policy run",
+    "[]": "its replay.json is damaged; allowed is",
+    '{"length": 9, "state_dim": 3}': "its replay.json is damaged; allowed is",
+    '{"length": 9, "state_dim": "x", "action_dim": 1}': "its replay.json is damaged; allowed is",
+    '{"length": 0, "state_dim": 3, "action_dim": 1}': "holds no transitions; allowed is the folder of a run that has",
+    '{"length": 9, "state_dim": 17, "action_dim": 6}': (
+        "has states of 17 and actions of 6 numbers; allowed are those of the policy, 3 and 1"
+    ),
+}
+
+
+@pytest.mark.parametrize(("written", "message"), REPLAYS.items())
+def test_transitions_of_another_run_that_do_not_fit_are_refused(written: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "replay.json").write_text(written)
+    with pytest.raises(ConfigError) as refusal:
+        compose_config([PENDULUM, f"off_policy.demonstrations={tmp_path}"])
+    assert str(refusal.value).startswith(f"off_policy.demonstrations={tmp_path}: {message}")
+    assert len(str(refusal.value).splitlines()) == 1

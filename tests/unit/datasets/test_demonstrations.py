@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lerobot_folders import steps, write_v21, write_v30
+from lerobot_folders import edit_info, steps, write_v21, write_v30
 
 from embodyflow.datasets.demonstrations import Column, DatasetDemonstrations
 from embodyflow.datasets.opening import open_dataset
@@ -59,3 +59,36 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     dataset = open_dataset(write_v30(tmp_path / "set", [("reach", columns)]))
     with pytest.raises(ConfigError, match="set: action of episode 0 has NaN or inf"):
         DatasetDemonstrations(dataset, {"actions": ACTIONS}).read(dataset.episodes[0])
+
+
+def test_numbers_that_the_column_cannot_hold_are_refused(tmp_path: Path) -> None:
+    columns = steps(4)
+    columns["action"] = columns["action"].astype(np.float64)
+    columns["action"][2, 1] = 1e300
+    dataset = open_dataset(write_v30(tmp_path / "set", [("reach", columns)]))
+    for dtype in (FLOAT, np.dtype(np.int64)):
+        demonstrations = DatasetDemonstrations(dataset, {"actions": Column(("action",), (4,), dtype)})
+        with pytest.raises(ConfigError, match=rf"action of episode 0 has \S+, which the .*{dtype.name} cannot hold"):
+            demonstrations.check(dataset.episodes)
+
+
+def test_the_check_reads_the_numbers_of_the_chosen_episodes(tmp_path: Path) -> None:
+    good, bad = steps(4), steps(4)
+    bad["action"][2, 1] = np.inf
+    dataset = open_dataset(write_v30(tmp_path / "set", [("reach", good), ("reach", bad)]))
+    demonstrations = DatasetDemonstrations(dataset, {"actions": ACTIONS})
+    demonstrations.check(dataset.episodes[:1])
+    with pytest.raises(ConfigError, match="set: action of episode 1 has NaN or inf"):
+        demonstrations.check(dataset.episodes)
+
+
+def test_text_is_no_column_and_an_episode_without_steps_no_demonstration(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", [("reach", steps(4))])
+    edit_info(folder, features={"action": {"dtype": "string", "shape": [1]}})
+    with pytest.raises(ConfigError, match=r"columns.actions=action: holds text; must hold numbers"):
+        DatasetDemonstrations(open_dataset(folder), {"actions": ACTIONS})
+    edit_info(folder, features={"action": {"dtype": "float32", "shape": [4]}})
+    lines = (folder / "meta/episodes.jsonl").read_text().replace('"length": 4', '"length": 0')
+    (folder / "meta/episodes.jsonl").write_text(lines)
+    with pytest.raises(ConfigError, match=r"set: episode 0 has no steps$"):
+        DatasetDemonstrations(open_dataset(folder), {"actions": ACTIONS}).choose("reach", 1)

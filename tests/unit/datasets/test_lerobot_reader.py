@@ -1,17 +1,21 @@
 """Reading LeRobot data sets of both versions."""
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from lerobot_folders import edit_info, steps, write_v21, write_v30
+from PIL import Image
 
 from embodyflow.datasets.lerobot.statistics import describe, merge_described, merged, of_values
+from embodyflow.datasets.lerobot.videos import decode_pictures
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.errors import ConfigError
 
@@ -110,6 +114,20 @@ def test_each_episode_gets_its_own_frames_of_a_video_that_episodes_share(tmp_pat
 
 
 @needs_av
+@pytest.mark.parametrize("fps", [0.5, 29.97, 80.0, 1000.0])
+def test_episodes_of_one_frame_and_any_task_come_back(fps: float, tmp_path: Path) -> None:
+    tasks = ("déplacer 🤖 «x»", "", "two\nlines", "déplacer 🤖 «x»")
+    episodes = [(task, steps(length, length, image=16)) for task, length in zip(tasks, (1, 2, 5, 1), strict=True)]
+    dataset = open_dataset(write_v30(tmp_path / "set", episodes, fps=fps, images="video"))
+    dataset.check(dataset.episodes, list(episodes[0][1]))
+    assert [episode.task for episode in dataset.episodes] == list(tasks)
+    for episode, (_, columns) in zip(dataset.episodes, episodes, strict=True):
+        found = dataset.read(episode, list(columns))
+        assert found["observation.images.image"].shape == columns["observation.images.image"].shape
+        np.testing.assert_array_equal(found["action"], columns["action"])
+
+
+@needs_av
 def test_a_video_of_another_rate_or_size_is_refused(tmp_path: Path) -> None:
     folder = write_v30(tmp_path / "set", [("reach", steps(4, image=32))], images="video")
     features = json.loads((folder / "meta/info.json").read_text())["features"]
@@ -143,6 +161,86 @@ def test_a_description_that_does_not_fit_its_files_is_refused(tmp_path: Path) ->
         dataset.check(dataset.episodes[:1], ["reward"])
 
 
+def rename(path: Path, old: str, new: str) -> None:
+    """Replace a text in a file, which must contain it."""
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def shorten(path: Path) -> None:
+    """Write each JSON document of a file in one line."""
+    documents = [path.read_text()] if path.suffix == ".json" else path.read_text().splitlines()
+    path.write_text("".join(json.dumps(json.loads(document)) + "\n" for document in documents))
+
+
+@WRITERS
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"mean"', '"middle"', " has no mean of action"),
+        ('"count": [', '"count": ["many", ', ", action: invalid literal"),
+        ('"std": [', '"std": [NaN, ', ", action: must be finite numbers of one shape"),
+        ('"std": [', '"std": [-', ", action: must have no negative std"),
+        ('"count": [', '"count": [0, ', ", action: must be finite numbers of one shape, over at least one step"),
+    ],
+    ids=["missing", "no number", "NaN", "negative", "no steps"],
+)
+def test_damaged_statistics_are_refused(
+    write: Callable[..., Path], old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "set", EPISODES)
+    [path] = [each for each in (folder / "meta/stats.json", folder / "meta/episodes_stats.jsonl") if each.is_file()]
+    shorten(path)
+    rename(path, old, new)
+    with pytest.raises(ConfigError, match=f"^{folder}: meta/{path.name}{message}"):
+        open_dataset(folder).statistics("action")
+    assert open_dataset(folder).statistics("other") is None
+
+
+def test_numbers_of_another_size_than_described_are_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", [("reach", steps(8, action=4))])
+    features = json.loads((folder / "meta/info.json").read_text())["features"]
+    edit_info(folder, features=features | {"action": {"dtype": "float32", "shape": [8]}})  # 8 steps of 4 are 4 of 8
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"action of episode 0 has 32 values of float32 in 8 steps; .* numbers \[8\]"):
+        dataset.read(dataset.episodes[0], ["action"])
+
+
+def test_a_pattern_that_needs_another_name_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", EPISODES)
+    edit_info(folder, data_path="data/{chunk}/x.parquet")
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"has data_path=data/{chunk}/x.parquet; allowed are episode_index, "):
+        dataset.check(dataset.episodes, ["action"])
+
+
+@WRITERS
+def test_an_episode_of_an_hour_has_the_timestamps_of_its_rate(write: Callable[..., Path], tmp_path: Path) -> None:
+    dataset = open_dataset(write(tmp_path / "set", [("reach", steps(36000, state=1, action=1))], fps=9.7))
+    dataset.check(dataset.episodes, ["action"])
+
+
+def test_pictures_that_are_damaged_or_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    small, large = picture(4), picture(6)
+    unreadable = "the image of frame 1 of an episode cannot be read"
+    for cell, message in (
+        (large, r"images of an episode are \[4, 4, 3\] and \[6, 6, 3\]; allowed is one size"),
+        ({"bytes": b"no image", "path": None}, unreadable),
+        ({"bytes": None, "path": None}, unreadable),
+        ({"bytes": None, "path": "gone.png"}, unreadable),
+        (None, unreadable),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            decode_pictures(tmp_path, [small, cell])
+
+
+def picture(size: int) -> dict[str, Any]:
+    """Return a cell with a black image."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((size, size, 3), np.uint8)).save(buffer, "PNG")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -153,9 +251,17 @@ def test_a_description_that_does_not_fit_its_files_is_refused(tmp_path: Path) ->
         (lambda folder: edit_info(folder, features={"action": {"dtype": "float32"}}), "meta/info.json has no shape"),
         (lambda folder: (folder / "meta/info.json").write_text("{"), "meta/info.json is damaged"),
         (lambda folder: (folder / "meta/episodes.jsonl").unlink(), "has no meta/episodes.jsonl"),
+        (lambda folder: edit_info(folder, fps=0), "meta/info.json has fps=0; allowed are positive numbers$"),
+        (lambda folder: edit_info(folder, fps=float("nan")), "meta/info.json has fps=nan; allowed are positive"),
+        (
+            lambda folder: rename(folder / "meta/episodes.jsonl", '"length"', '"len"'),
+            "meta/episodes.jsonl has no leng",
+        ),
+        (lambda folder: rename(folder / "meta/episodes.jsonl", ": 5", ': "x"'), "meta/episodes.jsonl is damaged: inv"),
+        (lambda folder: (folder / "meta/episodes.jsonl").write_text("[1]"), "meta/episodes.jsonl is damaged: list ind"),
         (lambda folder: (folder / "meta/info.json").unlink(), "has neither meta/info.json nor data/metadata.json; al"),
     ],
-    ids=["version", "features", "info", "episodes", "no data set"],
+    ids=["version", "features", "info", "episodes", "rate 0", "rate NaN", "length", "no number", "row", "no data set"],
 )
 def test_a_folder_that_cannot_be_read_is_refused(spoil: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     folder = write_v21(tmp_path / "set", EPISODES)

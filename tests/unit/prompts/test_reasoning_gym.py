@@ -6,6 +6,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompt_config import ReasoningGymConfig
 from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts, build_tokenizer
+from embodyflow.rewards.functions import reasoning_gym
 from embodyflow.rewards.functions.reasoning_gym import score
 from embodyflow.rewards.interface import Sample
 
@@ -41,6 +42,15 @@ def test_settings_that_the_source_makes_itself_are_refused():
 def test_a_sample_of_other_data_is_refused():
     with pytest.raises(ValueError, match="needs rows of data=reasoning_gym"):
         score(Sample(0, "", "## 1", "1", "sums", 1, True))
+
+
+def test_only_an_answer_after_the_thinking_counts(monkeypatch):
+    monkeypatch.setattr(reasoning_gym, "_verifier", lambda task: lambda given, entry: float(given == entry["answer"]))
+    rewards = []
+    for response in ("<think>## 2</think> ## 3", "<think>## 3</think> ## 2", "<think>perhaps ## 2", "## 2"):
+        row = {"entry": {"answer": "2"}}
+        rewards.append(score(Sample(0, "", response, None, "sums", 1, True, row=row)).reward)
+    assert rewards == [0.0, 1.0, 0.0, 1.0]
 
 
 class TestWithThePackage:

@@ -39,6 +39,10 @@ def graded(config, response, truth):
         ("5.", "5"),
         ("**5**", "5"),
         ("12 (dozen)", "12"),
+        ("‑5", "-5"),
+        ("－５", "-5"),
+        ("1，234", "1234"),
+        ("-123456789012345678901234567890123", "-123456789012345678901234567890123"),
     ],
 )
 def test_numbers_as_people_write_them(text, number):
@@ -67,10 +71,24 @@ def test_numbers_as_people_write_them(text, number):
         "12 ¾",
         "minus 5",
         "Negative $5",
+        "3⅝",
+        "5⁴",
+        "not 5",
+        "it isn't 5",
+        "the answer is not $5",
+        "less than 5",
+        "< 5",
+        "x ≠ 5",
     ],
 )
 def test_text_without_exactly_one_number_is_none(text):
     assert parse_number(text) is None
+
+
+@pytest.mark.parametrize("answer", ["#### x != 5", "#### x <= 5", "#### x >= 5", "#### the answer is not 5"])
+def test_a_relation_or_a_denial_is_no_number_of_gsm8k(answer):
+    assert not graded(GSM8KConfig(), answer, "5").correct
+    assert graded(GSM8KConfig(), "#### 10 / 2 = 5", "5").correct
 
 
 NUMBERS = st.decimals(-(10**12), 10**12, places=3, allow_nan=False, allow_infinity=False)

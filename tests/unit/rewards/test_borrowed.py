@@ -38,6 +38,28 @@ def test_a_function_of_verl_runs_unchanged(manager):
     assert (high.correct, more.reward) == (False, 0.25)
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "correct"), [(True, True), (1, True), (1.0, True), (False, False), (0.3, False), (None, True)]
+)
+def test_a_verdict_is_true_or_at_least_one(accuracy, correct):
+    function = "verl:here:compute_score_with"
+    [given] = score(function, [sample("34")], kwargs={"accuracy": accuracy}, correct_above=0.9)
+    assert (given.reward, given.correct) == (2.0, correct)
+    [high] = score(function, [sample("34")], kwargs={"accuracy": True}, correct_above=9)
+    assert high.correct
+
+
+@pytest.mark.parametrize(("accuracy", "message"), [("False", "acc=False"), (float("nan"), "acc=nan"), ([1], "acc=")])
+def test_a_verdict_of_another_kind_is_an_error(accuracy, message):
+    with pytest.raises(RewardError, match=f"returned {message}.*; allowed are true, false and finite numbers"):
+        score("verl:here:compute_score_with", [sample("34")], kwargs={"accuracy": accuracy})
+
+
+def test_a_part_that_is_no_finite_number_is_an_error():
+    with pytest.raises(RewardError, match="returned style=nan; allowed are finite numbers"):
+        score("verl:here:compute_score_with", [sample("34")], kwargs={"accuracy": True, "style": float("nan")})
+
+
 @pytest.mark.parametrize("manager", ["naive", "batch"])
 def test_a_function_of_trl_runs_unchanged(manager):
     samples = [sample("34", messages=ASKED), sample("35", messages=ASKED)]

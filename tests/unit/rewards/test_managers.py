@@ -85,8 +85,10 @@ def test_a_pool_gives_the_scores_of_a_single_process(pool):
 
 BAD = {
     "raise": "the reward function raised ZeroDivisionError: division by zero",
-    "nan": "the reward function returned reward=nan; allowed are finite numbers",
-    "nan_part": "the reward function returned style=inf; allowed are finite numbers",
+    "nan": "the reward function returned reward=nan; allowed are finite numbers of float32",
+    "nan_part": "the reward function returned style=inf; allowed are finite numbers of float32",
+    "too_large": "the reward function returned reward=1e+39; allowed are finite numbers of float32",
+    "huge": f"the reward function returned reward=1{'0' * 76}...; allowed are finite numbers of float32",
     "number": "the reward function returned 1.0; allowed is a Score",
     "none": "the reward function returned None; allowed is a Score",
     "correct": "the reward function returned correct=1; allowed is a bool",

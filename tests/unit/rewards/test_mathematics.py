@@ -31,6 +31,17 @@ EQUAL = [
     (r"\sqrt{2}\sqrt{3}-\sqrt{6}", "0"),
     (r"10^{400}\pi", r"10^{399}\cdot10\pi"),
     (r"10^{-400}\pi", r"10^{-399}\cdot\frac{\pi}{10}"),
+    (r"6.02\times10^{23}", "6.02e23"),
+    ("1e10", "10^{10}"),
+    ("1E-20", r"10^{-20}"),
+    ("‑5", "-5"),
+    ("－５", "-5"),
+    (r"\text{negative 5}", "-5"),
+    (r"\text{minus } \frac12", r"-\frac{1}{2}"),
+    ("⅝", r"\frac{5}{8}"),
+    ("2⁻³", r"\frac{1}{8}"),
+    ("10¹²", "10^{12}"),
+    ("B)", r"\text{B}"),
 ]
 DIFFERENT = [
     (r"\frac{1}{3}", "0.5"),
@@ -49,6 +60,18 @@ DIFFERENT = [
     ("2^{-60}", "2^{-61}"),
     ("0.0000001", "0"),
     ("-0.0000001", "0.0000001"),
+    (r"6.02\times10^{22}", "6.02e23"),
+    (r"\text{not } 5", "5"),
+    (r"\text{negative 5}", "5"),
+    ("10¹³", "10^{12}"),
+]
+UNREADABLE = [
+    ("1" * 4900 + "_7", "5"),
+    (r"0.\overline{" + "3" * 4400 + "}", "5"),
+    (r"5\text{ cm^①}", "5 cm"),
+    ("Z" * 3900 + "1_{36}", "5"),
+    ("1ſ_{30}", "5"),
+    ("(" * 1500 + "5" + ")" * 1500, r"\begin{pmatrix}1\\2\end{pmatrix}"),
 ]
 
 
@@ -68,6 +91,13 @@ def test_equal_answers(answer, truth, verify):
 @pytest.mark.parametrize(("answer", "truth"), DIFFERENT)
 def test_different_answers(answer, truth, verify):
     assert not verify(rf"\boxed{{{answer}}}", truth).correct
+
+
+@pytest.mark.parametrize(("answer", "truth"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_an_answer_that_cannot_be_read_is_undecided_and_ends_no_run(answer, truth, verify):
+    score = verify(rf"\boxed{{{answer}}}", truth)
+    assert not score.correct
+    assert score.parts == {"answered": 1.0, "undecided": 1.0}
 
 
 @pytest.mark.parametrize("response", ["5", r"\boxed 5", r"\boxed{5", ""])

@@ -1,5 +1,6 @@
 """Managers that need torch: the overlong penalty and the reward model."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from embodyflow.errors import ConfigError, RewardError
 from embodyflow.prompts.arithmetic import build_tokenizer
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_registry import build_reward_manager
+from embodyflow.rewards.reward_registry import build_reward_manager, check_reward
 
 RIGHT = Sample(1, "27+95=", "## 122", "122", "test", 3, True)
 
@@ -96,11 +97,26 @@ def test_an_input_that_cannot_be_scored_is_an_error(folder, tmp_path):
 
 
 def test_an_invalid_model_is_named(folder, tmp_path):
-    with pytest.raises(ConfigError, match=rf"^manager.path={tmp_path / 'none'}: cannot be loaded: "):
+    with pytest.raises(ConfigError, match=rf"^reward.manager.path={tmp_path / 'none'}: has no config.json; allowed"):
         reward_model(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"^manager.path=none: cannot be loaded: "):
+        reward_model("none")
     config = Qwen3Config.from_pretrained(folder, num_labels=3)
     Qwen3ForSequenceClassification(config).save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"has 3 outputs; allowed is one$"):
         reward_model(tmp_path)
+    shutil.copytree(folder, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    scored = {"name": "dapo", "max_tokens": 99, "scores": {"name": "model", "path": str(tmp_path / "cut")}}
+    with pytest.raises(
+        ConfigError, match=r"^reward.manager.scores.path=.*cut: model.safetensors is cut short: 1 of its"
+    ):
+        check_reward(RewardConfig(manager=scored))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "cut" / name).unlink()
+    weights.write_bytes((folder / "model.safetensors").read_bytes())
+    with pytest.raises(ConfigError, match=r"cut: has no tokenizer, such as tokenizer.json; use a folder that has one"):
+        check_reward(RewardConfig(manager=scored))
     assert Score(1.0, True) == Score(1.0, True, {})

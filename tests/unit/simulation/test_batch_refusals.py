@@ -28,9 +28,9 @@ def odd(kind: str) -> str:
         ((odd("NoFinal"), BATCH, SAME_STEP), "env.id=odd_batches:NoFinal-v0: raised: ValueError: autoreset_mode=Same"),
         ((POINTS, BATCH, AUTOMATIC), "env.vector.resets=automatic: env.id=point_masses:tests/Points-v0 has Autoreset"),
         ((POINTS, BATCH, "rollout.env_processes=2"), "rollout.env_processes=2: allowed are 0 and 1 with env.vector"),
-        ((POINTS, BATCH, "env.vector.autoreset=SameStep"), "env.vector: autoreset=SameStep: allowed is null with mode"),
-        ((POINTS, BATCH, "env.adapter.state=[x]"), "env: vector: allowed is null with adapter"),
-        ((POINTS, "env.vector.mode=sync", "env.vector.autoreset=Disabled", AUTOMATIC), "env.vector: autoreset=Disab"),
+        ((POINTS, BATCH, "env.vector.autoreset=SameStep"), "env.vector.autoreset=SameStep: allowed is null with mode"),
+        ((POINTS, BATCH, "env.adapter.state=[x]"), "env.vector: allowed is null with adapter"),
+        ((POINTS, "env.vector.mode=sync", "env.vector.autoreset=Disabled", AUTOMATIC), "env.vector.autoreset=Disab"),
         ((POINTS, "env.vector.mode=async"), "env.vector.mode="),
         (
             (POINTS, BATCH, AUTOMATIC, NEXT_STEP, "rollout.num_steps=1", "trainer.num_minibatches=1"),
@@ -48,7 +48,7 @@ def test_a_batch_that_does_not_fit_is_refused(words: tuple[str, ...], message: s
 
 def test_embodied_jobs_refuse_a_batch() -> None:
     words = ("experiment=embodied", BATCH, "warm_start=null")
-    assert refusal(*words).startswith("env: vector: allowed is null with tasks, because embodied jobs step single")
+    assert refusal(*words).startswith("env.vector: allowed is null with tasks, because embodied jobs step single")
 
 
 def test_off_policy_training_refuses_steps_without_a_transition() -> None:

@@ -132,7 +132,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "noise": (
         lambda folder: None,
         "warm_start.action_noise=0.1",
-        "warm_start: action_noise=0.1: disturbs the expert; allowed is 0 with dataset",
+        "warm_start.action_noise=0.1: disturbs the expert; allowed is 0 with dataset",
     ),
     "a lost file": (
         lambda folder: remove(folder / "data/chunk-000/file-000.parquet"),

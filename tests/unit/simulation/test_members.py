@@ -92,7 +92,7 @@ def test_bounds_of_a_member_without_an_adapter_are_scaled_too() -> None:
             SPACE.replace("[fly home]", "[fly home,fly home]"),
             "env.members.space: tasks: 'fly home' is listed 2 times; allowed is once",
         ),
-        (LINE, SPACE.replace("[fly home]", "[]"), "env: members.space.tasks: must list the instructions to follow"),
+        (LINE, SPACE.replace("[fly home]", "[]"), "env.members.space.tasks: must list the instructions to follow"),
         (
             LINE,
             f"{SPACE},max_stepz:9",
@@ -109,14 +109,14 @@ def test_members_that_do_not_fit_are_refused(line: str, space: str, message: str
     [
         (
             "+env.max_steps=9",
-            "env: max_steps: must not be set beside members; allowed is to leave it out, or "
+            "env.max_steps: must not be set beside members; allowed is to leave it out, or "
             "env.members.<name>.max_steps",
         ),
         (
             "+env.kwargs.dims=9",
-            "env: kwargs: must not be set beside members; allowed is to leave it out, or env.members.<name>.kwargs",
+            "env.kwargs: must not be set beside members; allowed is to leave it out, or env.members.<name>.kwargs",
         ),
-        ("~env.members.space", "env: members: there is one; allowed are two or more, or its keys in env itself"),
+        ("~env.members.space", "env.members: there is one; allowed are two or more, or its keys in env itself"),
         ("rollout.num_groups=5", "rollout.num_groups=5 must be a multiple of 2, for equal shares of env.members"),
         (
             "policy.action_dim=3",
@@ -124,7 +124,7 @@ def test_members_that_do_not_fit_are_refused(line: str, space: str, message: str
         ),
         (
             "policy.normalize_observations=true",
-            "policy: normalize_observations=true: must be false with member_action_dims, whose states are standardised "
+            "policy.normalize_observations=true: must be false with member_action_dims, whose states are standardised "
             "by the demonstrations of each member",
         ),
         (

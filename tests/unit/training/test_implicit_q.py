@@ -27,7 +27,7 @@ def build(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """Build a learner, by further overrides."""
 
     def learner(*words: str) -> Any:
-        (tmp_path / "replay.json").write_text("{}")
+        (tmp_path / "replay.json").write_text('{"length": 9, "state_dim": 3, "action_dim": 1}')
         config: Any = compose.compose_config([*WORDS, f"off_policy.demonstrations={tmp_path}", *words])
         torch.manual_seed(0)
         policy, critics = build_policy(config.policy, "cpu"), build_critic(config.policy, "cpu")

@@ -162,3 +162,14 @@ def test_memory_does_not_grow_with_the_transitions(tmp_path: Path) -> None:
         buffer.append(part)
         buffer.sample(derive_rng(number), 256, 1, 0.9)
     assert anonymous_kb() - before < 2000
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
+@pytest.mark.parametrize("name", ["state", "action", "reward", "next_state"])
+def test_a_number_that_float32_cannot_hold_is_refused(name: str, value: float, tmp_path: Path) -> None:
+    buffer, wrong = new_buffer(tmp_path), columns(0, 4)
+    wrong[name] = wrong[name].astype(np.float64)
+    wrong[name].flat[-1] = value
+    with pytest.raises(ValueError, match=f"the column {name} has NaN, inf or a number that float32 cannot hold"):
+        buffer.append(wrong)
+    assert len(buffer) == 0 and not files(tmp_path)

@@ -1,5 +1,6 @@
 import asyncio
 import multiprocessing
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,4 +57,10 @@ def test_a_dead_listener_is_an_error_and_not_a_wait(server: tuple[Any, bytes]) -
     with pytest.raises(ConnectionError):
         caller.call("double", 1)
     with pytest.raises(ConnectionError):
+        LocalCaller(server[1])
+
+
+def test_a_listener_of_another_user_is_not_believed(server: tuple[Any, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # the listener has the real one
+    with pytest.raises(ConnectionError, match=f"a process of the user {os.geteuid()} listens at the address"):
         LocalCaller(server[1])

@@ -21,6 +21,7 @@ from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLA
 from embodyflow.policies.embodied.flow_vla.statistics_flow_vla import Moments, Statistics
 from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, is_outline, read_json
 from embodyflow.policies.pretrained.tokenizers import load_tokenizer
+from embodyflow.policies.pretrained.weight_files import check_weights
 
 CONFIG, WEIGHTS, PREPROCESSING = "config.json", "model.safetensors", "policy_preprocessor.json"
 VLM = "vlm"
@@ -216,8 +217,8 @@ def check_checkpoint(layout: Layout, config: FlowVLAConfig) -> None:
     if config.path is None:
         return
     folder = read_checkpoint(layout, config, weights=False).folder
-    if Path(config.path).is_dir() and not (Path(config.path) / WEIGHTS).exists():
-        raise ConfigError(f"policy.path={folder}: has no {WEIGHTS}")
+    if Path(config.path).is_dir():
+        check_weights(Path(config.path), f"policy.path={folder}")
 
 
 def vision_sizes(scratch: FlowVLAScratchConfig) -> dict[str, int]:

@@ -17,6 +17,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, read_json
+from embodyflow.policies.pretrained.weight_files import why_unreadable
 
 CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
 BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")
@@ -145,6 +146,9 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
         )
     if names and not any(name.endswith(".safetensors") for name in names):
         raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
+    for name in names if Path(config.path).is_dir() else ():
+        if name.endswith(".safetensors") and (reason := why_unreadable(Path(config.path, name))) is not None:
+            raise ConfigError(f"policy.path={config.path}: {name} {reason}")
     if names and config.tokenizer is None and "tokenizer.json" not in names:
         raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; set policy.tokenizer to one that has")
 

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import is_gguf_available
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.pretrained.whole_models import load_whole
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +61,20 @@ def folder_of_gguf(path: str) -> Path:
             unfinished = folder.with_suffix(".unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
             try:
-                _convert(file, unfinished)
-            except (ValueError, LookupError, OSError, RuntimeError, struct.error) as error:
+                _convert(file, unfinished, key)
+            except ConfigError:
+                raise
+            except (ValueError, TypeError, LookupError, ArithmeticError, OSError, RuntimeError, struct.error) as error:
                 first = str(error).strip().partition("\n")[0]
                 raise ConfigError(f"{key}: transformers cannot read this file: {first}") from error
             unfinished.rename(folder)
     return folder
 
 
-def _convert(file: Path, folder: Path) -> None:
+def _convert(file: Path, folder: Path, key: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     _with_begin(tokenizer, file).save_pretrained(folder)
-    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    loaded = load_whole(AutoModelForCausalLM, file.parent, key, gguf_file=file.name, dtype=torch.float32)
     config, weights = loaded.config, loaded.state_dict()
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # transformers does not save a model with one

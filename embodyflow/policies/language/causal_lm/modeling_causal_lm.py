@@ -20,6 +20,7 @@ from embodyflow.policies.language.causal_lm.gguf_causal_lm import folder_of_gguf
 from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
 from embodyflow.policies.language.layers import onednn_linear, rms_norm
 from embodyflow.policies.pretrained.checkpoints import is_outline
+from embodyflow.policies.pretrained.whole_models import load_whole
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files to fetch of a repository on the hub, which may hold the weights in other formats too."""
@@ -30,10 +31,8 @@ def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     if config.path is None or is_outline():
         return _prepared(_random_model(config, tokenizer))
     model_config = _model_config(config, tokenizer)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        readable_path(config.path), config=model_config, **_options(config)
-    )
-    return _prepared(model)
+    key, options = f"policy.path={config.path}", _options(config)
+    return _prepared(load_whole(AutoModelForCausalLM, readable_path(config.path), key, config=model_config, **options))
 
 
 def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module | None:

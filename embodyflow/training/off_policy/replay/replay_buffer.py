@@ -129,10 +129,16 @@ class ReplayBuffer:
         Args:
             columns: ``state``, ``action``, ``reward``, ``next_state``, ``terminated`` and ``truncated``, with n entries
                 each, in the order of the buffer.
+
+        Raises:
+            ValueError: A number is NaN or inf, also in float32.
         """
         records = np.empty(len(columns["reward"]), self.shape.record)
-        for name in self.shape.record.names or ():
-            records[name] = columns[name]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name in self.shape.record.names or ():
+                records[name] = columns[name]
+                if not np.isfinite(records[name]).all():
+                    raise ValueError(f"replay: the column {name} has NaN, inf or a number that float32 cannot hold")
         self._segments.append(records)
 
     def sample(self, rng: np.random.Generator, size: int, num_steps: int, gamma: float) -> Transitions:

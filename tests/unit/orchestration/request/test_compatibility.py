@@ -243,17 +243,17 @@ KL = """
         (
             "grpo",
             ["trainer.schedule.final_fraction=0.1"],
-            "trainer.schedule: final_fraction=0.1: must be 0 with name=constant",
+            "trainer.schedule.final_fraction=0.1: must be 0 with name=constant",
         ),
         (
             "ppo",
             ["trainer.micro_batch_rows=2", "trainer.micro_batch_tokens=320"],
-            "trainer: micro_batch_rows and micro_batch_tokens must not both be set",
+            "trainer.micro_batch_rows and micro_batch_tokens must not both be set",
         ),
         (
             "grpo",
             ["trainer.num_ranks=4", "trainer.tensor_parallel_size=3"],
-            "trainer: tensor_parallel_size=3 must divide num_ranks=4; allowed are 1, 2, 4",
+            "trainer.tensor_parallel_size=3 must divide num_ranks=4; allowed are 1, 2, 4",
         ),
         (
             "grpo",

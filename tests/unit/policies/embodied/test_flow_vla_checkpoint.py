@@ -101,7 +101,11 @@ SPOILED = {
         {},
         "its vision-language model vlm: is no local folder, and cannot be fetched from the hub: ",
     ),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), {}, "has no model.safetensors"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        {},
+        "has no weights; allowed are folders with model.safetensors",
+    ),
 }
 
 

@@ -110,3 +110,15 @@ def test_a_conversion_that_fails_leaves_no_folder(model: Any, tmp_path: Path, ca
     with pytest.raises(ConfigError, match=r"^policy.path=/no/model.gguf: there is no such file$"):
         folder_of("/no/model.gguf")
     assert not list(cache.rglob("config.json"))
+
+
+def test_a_file_without_one_of_the_weights_is_refused(model: Any, tmp_path: Path, cache: Path) -> None:
+    file = write_gguf(model, tmp_path / "model.gguf")
+    content = file.read_bytes()
+    assert content.count(b"blk.3.ffn_up.weight") == 1
+    file.write_bytes(content.replace(b"blk.3.ffn_up.weight", b"blk.3.ffn_xx.weight"))
+    with pytest.raises(
+        ConfigError, match=rf"^policy.path={file}: lacks 1 of the weights of a Gemma3ForCausalLM, such as "
+    ):
+        folder_of(str(file))
+    assert [path.suffix for path in (cache / "embodyflow-gguf").iterdir() if path.is_dir()] in ([], [".unfinished"])

@@ -104,7 +104,7 @@ def test_grpo_learns_to_walk(start: Start) -> None:
         (
             "TwoSwitches-v0",
             ["policy.action_dim=1", "policy.num_choices=[3, 4]"],
-            "policy: num_choices=[3, 4]: must be one number for each of action_dim=1",
+            "policy.num_choices=[3, 4]: must be one number for each of action_dim=1",
         ),
         ("Grid-v0", [], "env: actions must be a one-dimensional Box, not MultiDiscrete"),
         (
