@@ -56,7 +56,7 @@ class VerlFunction:
 
     @staticmethod
     def _is_correct(accuracy: Any, score: Score) -> bool:
-        """Return True if ``acc`` says that the response is correct, or the reward if there is none."""
+        """Return True if ``acc`` says that the response is correct; without it the reward decides."""
         if accuracy is None:
             return score.correct
         if not _is_number(accuracy):

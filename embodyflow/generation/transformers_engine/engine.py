@@ -62,7 +62,7 @@ class HFEngine:
         check_model(model_config)
         self.version = 0
         self._config, self._model_path, self._device = config, model_path, torch.device(device)
-        options = {"attn_implementation": attention.implementation_for(model_config)}
+        options: dict[str, Any] = {"attn_implementation": attention.implementation_for(model_config)}
         kind, dtype = AutoModelForCausalLM, getattr(torch, config.dtype)
         model = load_whole(kind, model_path, f"policy.path={model_path}", dtype=dtype, **options)
         self._model: Any = model.to(self._device).eval()

@@ -22,15 +22,11 @@ class DapoRewardManager:
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """Return a score for each sample."""
-        return self.penalised(samples, self._manager.score(samples))
-
-    def penalised(self, samples: Sequence[Sample], scores: Sequence[Score]) -> list[Score]:
-        """Return scores, which may come from elsewhere, with the penalty for the length of each sample."""
         num_tokens = torch.tensor([sample.num_tokens for sample in samples], dtype=torch.int64)
         penalties = overlong_penalty(num_tokens, self._config.max_tokens, self._config.overlong).tolist()
         return [
             replace(score, reward=score.reward + penalty, parts={**score.parts, "overlong": penalty})
-            for score, penalty in zip(scores, penalties, strict=True)
+            for score, penalty in zip(self._manager.score(samples), penalties, strict=True)
         ]
 
     def close(self) -> None:

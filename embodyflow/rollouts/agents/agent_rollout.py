@@ -26,13 +26,12 @@ from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
-from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError, RewardError
+from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.agent_engines import AgentEngines
 from embodyflow.generation.interface import Completion, ConversationEngine, FinishReason, GenerationEngine
 from embodyflow.policies.language.agent_arrays import arrays_of
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rewards.managers.overlong import DapoRewardManager
 from embodyflow.rollouts.agents.agent_rows import Played, columns_of_episodes, conversation_metrics
 from embodyflow.rollouts.language.language_rollout import SPLITS, LanguageRollout, Question, ids_of
 from embodyflow.seeding import derive_seed
@@ -268,25 +267,13 @@ class AgentRollout(LanguageRollout):
         return self._rewards.score([replace(sample, num_tokens=written)])[0]
 
     def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
-        """Return the workflow's own rewards, and those of the reward function for episodes without one.
-
-        A penalty for overlong episodes is part of both.
-
-        Raises:
-            RewardError: The reward function failed, or an episode that rewards each agent would get a penalty.
-        """
+        """Return the workflow's own rewards, and those of the reward function for episodes without one."""
         rows, own = range(len(samples)), batch["rewarded"].tolist()
         judged = iter(self._rewards.score([samples[row] for row in rows if not own[row]]))
-        given = [Score(float(batch["own_reward"][row]), bool(batch["own_success"][row])) for row in rows if own[row]]
-        if isinstance(self._rewards, DapoRewardManager):
-            if (alone := batch["agents_rewarded"].flatten()).any():
-                uid = samples[int(alone.nonzero()[0])].uid
-                raise RewardError(
-                    uid, "reward.manager.name=dapo: allowed is a workflow that rewards no agent by itself"
-                )
-            given = self._rewards.penalised([samples[row] for row in rows if own[row]], given)
-        rewarded = iter(given)
-        return [next(rewarded) if own[row] else next(judged) for row in rows]
+        return [
+            Score(float(batch["own_reward"][row]), bool(batch["own_success"][row])) if own[row] else next(judged)
+            for row in rows
+        ]
 
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens of the model's last turn."""

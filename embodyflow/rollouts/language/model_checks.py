@@ -20,6 +20,10 @@ def check_model(config: LanguageConfig) -> None:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     path, scratch, tensor_size = config.policy.path, config.policy.scratch, config.trainer.tensor_parallel_size
+    tokenizer = config.policy.tokenizer
+    if tokenizer is not None and ":" not in tokenizer and is_folder(tokenizer) and not tokenizer.endswith(".gguf"):
+        allowed = "allowed are a folder with one, a name on Hugging Face's hub and module:function"
+        check_tokenizer(Path(tokenizer).expanduser(), f"policy.tokenizer={tokenizer}", allowed)
     if scratch is not None:
         key = f"policy.scratch.model_type={scratch.model_type}"
         if scratch.model_type not in PLAIN:

@@ -145,7 +145,7 @@ DRIFTS = {"kwargs": "{text: true, drifts: true}", "observation": "", "actions": 
         (
             ("rollout.agent.workflow=embodyflow.agents.tool_loop:ToolLoop",),
             {},
-            r"rollout\.agent: gymnasium: needs a workflow",
+            r"rollout\.agent\.gymnasium: needs a workflow",
         ),
     ],
 )

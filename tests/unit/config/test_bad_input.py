@@ -33,6 +33,18 @@ MISTAKES = {
         "cluster.buffer.spill_folder={file}",
         "cluster.buffer.spill_folder={file}: Not a directory; allowed are folders on",
     ),
+    "heads that do not share their keys": (
+        "experiment=math policy.scratch.num_attention_heads=3",
+        "policy.scratch.num_attention_heads=3 must be a multiple of num_key_value_heads=2",
+    ),
+    "heads of an odd size": (
+        "experiment=math policy.scratch.head_dim=7",
+        "policy.scratch.head_dim=7 must be even: rotary embeddings turn features in pairs",
+    ),
+    "no tokenizer": (
+        "experiment=math policy.tokenizer=/nowhere",
+        "policy.tokenizer=/nowhere: has no tokenizer, such as tokenizer.json; allowed are a folder with one, a name on",
+    ),
     "true for a rate": (
         "trainer.learning_rate=true",
         "trainer.learning_rate=True: must be a number, not true or false",

@@ -56,5 +56,6 @@ def test_a_wrong_value_in_any_key_is_named_in_printable_lines(experiment: str) -
                 assert len(str(error).splitlines()) == 1 or isinstance(value, dict | list), f"{wrong}: {error}"
                 refused += 1
             else:
-                assert not (is_number and any(value is each for each in NEVER_NUMBERS)), wrong
+                is_allowed = isinstance(old, float) and value == 10**30  # a number like another for float32
+                assert is_allowed or not (is_number and any(value is each for each in NEVER_NUMBERS)), wrong
     assert refused > 500

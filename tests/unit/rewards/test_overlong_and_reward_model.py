@@ -109,7 +109,7 @@ def test_an_invalid_model_is_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    scored = {"name": "dapo", "max_tokens": 99, "scores": {"name": "model", "path": str(tmp_path / "cut")}}
+    scored = {"name": "dapo", "max_tokens": 999, "scores": {"name": "model", "path": str(tmp_path / "cut")}}
     with pytest.raises(
         ConfigError, match=r"^reward.manager.scores.path=.*cut: model.safetensors is cut short: 1 of its"
     ):

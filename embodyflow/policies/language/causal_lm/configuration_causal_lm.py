@@ -1,8 +1,8 @@
 """Configuration of a causal language model."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from embodyflow.policies.pretrained.configuration import PretrainedConfig
 
@@ -22,6 +22,15 @@ class ScratchConfig(BaseModel):
     max_position_embeddings: int = Field(128, ge=2, le=2**24, description="Tokens of the longest sequence.")
     tie_word_embeddings: bool = Field(True, description="Use the embedding as the head's weight.")
     initializer_range: float = Field(0.02, gt=0, le=1, description="Standard deviation of the random weights.")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        heads, shared = self.num_attention_heads, self.num_key_value_heads
+        if heads % shared:
+            raise ValueError(f"num_attention_heads={heads} must be a multiple of num_key_value_heads={shared}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} must be even: rotary embeddings turn features in pairs")
+        return self
 
 
 class CausalLMConfig(PretrainedConfig):

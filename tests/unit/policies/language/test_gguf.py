@@ -90,7 +90,7 @@ def test_texts_begin_as_the_file_asks_for(
 
 def test_a_file_is_converted_once_until_it_changes(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converted, convert = [], gguf_causal_lm._convert
-    monkeypatch.setattr(gguf_causal_lm, "_convert", lambda file, folder: converted.append(1) or convert(file, folder))
+    monkeypatch.setattr(gguf_causal_lm, "_convert", lambda *given: converted.append(1) or convert(*given))
     file = str(write_gguf(model, tmp_path / "model.gguf"))
     assert folder_of(file) == folder_of(file) and len(converted) == 1
     first = folder_of(file)
