@@ -145,6 +145,7 @@ class InProcessRun:
             total_rows=num_rows,
             positions=np.arange(num_rows),
             policy_version=self._version,
+            num_ranks=1,
             run_folder=None,
             journal=lambda rank, part=0: None,
             surplus=lambda rank: None,

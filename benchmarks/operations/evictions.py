@@ -32,9 +32,8 @@ from small_runs import SMALL_SAC, Runs, training_records  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/evictions.json"
-ITERATIONS = 60
 SECONDS = (1.0, 40.0)
-"""Bounds of the time between the start of a pod and its eviction, which include the start of Prefect and Ray."""
+"""Bounds of the time between the start of a pod and its eviction. About half of it is the start of Prefect and Ray."""
 OVERLAP_EVERY = 4
 """Number of evictions of which one comes after the start of the next pod."""
 OVERLAP_SECONDS = 120.0
@@ -105,15 +104,15 @@ def digests(runs: Runs, run_id: str) -> list[str]:
     return [str(record["weights_digest"]) for record in training_records(runs.records(run_id))]
 
 
-def watch(folder: Path, num_evictions: int, seed: int) -> dict[str, Any]:
+def watch(folder: Path, num_evictions: int, iterations: int, seed: int) -> dict[str, Any]:
     """Evict the pods of one flow run, let the last one finish, and compare the run with an undisturbed one."""
     with prefect_server(folder) as api_url:
         runs = Runs(folder, api_url)
         runs.start(
-            *SMALL_SAC, f"iterations={ITERATIONS}", "seed=1", f"run_root={runs.root}", "run_id=undisturbed", flow="sac"
+            *SMALL_SAC, f"iterations={iterations}", "seed=1", f"run_root={runs.root}", "run_id=undisturbed", flow="sac"
         ).communicate()
         project = Project(folder / "project", trains=True)
-        flow_run = FlowRun(project, api_url, "evicted", ITERATIONS, "sac/pendulum", SMALL_SAC[1:])
+        flow_run = FlowRun(project, api_url, "evicted", iterations, "sac/pendulum", SMALL_SAC[1:])
         pods = Pods(flow_run, project, project.root / "runs" / "evicted", folder)
         rng, seen = np.random.default_rng(seed), list[dict[str, Any]]()
         for number in range(1, num_evictions + 1):
@@ -125,8 +124,9 @@ def watch(folder: Path, num_evictions: int, seed: int) -> dict[str, Any]:
         pods.finish()
         evicted, expected = Runs(project.root), digests(runs, "undisturbed")
         return {
+            "iterations": iterations,
             "state": flow_run.state(),
-            "same_weights": digests(evicted, "evicted") == expected and len(set(expected)) == ITERATIONS,
+            "same_weights": digests(evicted, "evicted") == expected and len(set(expected)) == iterations,
             "left": project.processes(),
             "evictions": seen,
         }
@@ -135,13 +135,15 @@ def watch(folder: Path, num_evictions: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--evictions", type=int, default=20)
+    parser.add_argument("--iterations", type=int, default=1700, help="enough that the run outlasts the evictions")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        result = watch(Path(folder), arguments.evictions, arguments.seed)
+        result = watch(Path(folder), arguments.evictions, arguments.iterations, arguments.seed)
         result["minutes"] = round((time.perf_counter() - started) / 60, 1)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
     sys.exit(not result["same_weights"])
 

@@ -98,7 +98,7 @@ def health_words(job: str, acts: bool) -> Iterator[str]:
     for name in ROLLING_BACK:
         if acts:
             yield f"health.{name}.action=roll_back"
-            if name != "kl_runaway":  # its default divides the rate by ten
+            if name != "kl_runaway":  # its finding says how much too high the rate is
                 yield f"health.{name}.changes={{trainer.learning_rate:{NEARLY_THE_SAME}}}"
         elif name != "nan":
             yield f"health.{name}.action=notify"
@@ -146,7 +146,7 @@ def play(result: Path, job: str, seed: int, collapse: str | None, acts: bool) ->
         "acts": acts,
         "ended": end,
         "alarms": [[each.iteration, each.detector] for each in run.alarms],
-        "roll_backs": run.roll_backs,
+        "roll_backs": [[each.found, each.to] for each in run.roll_backs],
         "success": None if run.config.evaluation is None else _held_out(run),
         "records": run.records,
     }

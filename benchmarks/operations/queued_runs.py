@@ -84,10 +84,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=PAGE)
     parser.add_argument("--limit", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = watch(Path(folder), arguments.runs, arguments.limit)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
     in_order = result["largest_displacement"] < arguments.limit
     sys.exit(not (in_order and result["completed"] == arguments.runs and result["most_at_once"] <= arguments.limit))

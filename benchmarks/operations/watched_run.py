@@ -17,8 +17,9 @@ from embodyflow.data.metrics import as_metrics, merge_metrics
 from embodyflow.graph import Node
 from embodyflow.health.examination import Alarm, examine, strongest
 from embodyflow.health.history import Finding, Record
+from embodyflow.health.roll_back_plan import Done, due, target_of, wanted_commit
 from embodyflow.orchestration.evaluation.evaluation import MODES, evaluation_metrics
-from embodyflow.orchestration.health.roll_back import changed_values, iterations_back, target_of
+from embodyflow.orchestration.health.roll_back import changed_values
 from embodyflow.types import Batch, NodeOutput
 from tasks import evaluate_policy
 
@@ -36,12 +37,12 @@ class WatchedRun(InProcessRun):
     def __init__(self, words: Sequence[str], folder: Path, fault: Fault | None = None, begins: int = 0) -> None:
         super().__init__(words)
         self._folder, self._fault, self._begins = folder, fault, begins
-        self._spoiled = 0
-        """Number of iterations that the fault has spoiled, those that a roll-back discarded included."""
+        self._spoiled, self._failed = 0, False
+        """Number of iterations that the fault has spoiled, those that a roll-back discarded included; and whether the
+        newest iteration failed."""
         self.records: list[dict[str, Any]] = []
         self.alarms: list[Alarm] = []
-        self.roll_backs: list[tuple[int, int]] = []
-        """Iteration with the finding, and the one that the run returned to, of each roll-back."""
+        self.roll_backs: list[Done] = []
 
     def begin(self) -> None:
         """Start from the warm start."""
@@ -69,17 +70,28 @@ class WatchedRun(InProcessRun):
     def to_the_end(self) -> str | None:
         """Train to the last iteration; return ``None``, or why the run ended before."""
         index = self._version + 1
-        while index <= self.config.iterations:
+        waits: Alarm | None = None
+        settings, last = self.config.health.roll_back, self.config.iterations
+        while index <= last:
             alarms = self._play(index)
             self.alarms += alarms
             alarm = strongest(alarms)
-            if alarm is None or alarm.action == "notify":
+            if alarm is not None and alarm.action == "cancel":
+                return str(alarm)
+            if alarm is not None and alarm.action == "roll_back" and (waits is None or self._failed):
+                waits = alarm
+            if waits is None or not self._is_due(waits, index):
                 index += 1
                 continue
-            if alarm.action == "cancel" or len(self.roll_backs) == self.config.health.roll_back.max_times:
-                return str(alarm)
-            index = self._roll_back(alarm) + 1
+            if len(self.roll_backs) == settings.max_times:
+                return str(waits)
+            index, waits = self._roll_back(waits) + 1, None
         return None
+
+    def _is_due(self, alarm: Alarm, index: int) -> bool:
+        """Return True if an alarm's roll-back waits no longer; with NaN or after the last iteration none can."""
+        at = due(alarm.iteration, self.config.health.roll_back.iterations, self.roll_backs)
+        return self._failed or index >= min(at, int(self.config.iterations))
 
     def run_node(self, node: Node, rows: Batch | None, iteration: int) -> NodeOutput:
         """Run a node; spoil its rows if the fault lasts and they are the first to have the fault's column."""
@@ -95,28 +107,31 @@ class WatchedRun(InProcessRun):
 
     def _play(self, index: int) -> list[Alarm]:
         """Run an iteration, record and commit it; return its alarms."""
-        started = time.perf_counter()
+        started, self._failed = time.perf_counter(), False
         try:
             metrics = self.iterate(index)
         except FloatingPointError as error:
-            action = self.config.health.nan.action
+            self._failed, action = True, self.config.health.nan.action
             return [Alarm("nan", action or "cancel", index, Finding("", float("nan"), 0.0, str(error)))]
         seconds = time.perf_counter() - started
         self.records.append({"iteration": index, "weights_digest": "", **metrics, "perf/iteration_seconds": seconds})
         self._save(index)
-        alarms = examine(self.config.health, self.records, index)
+        alarms = examine(self.config.health, self.records, index, self.roll_backs)
         if self.config.evaluates_after(index):
             self._evaluate(index)
         return alarms
 
     def _roll_back(self, alarm: Alarm) -> int:
         """Return to an earlier commit with changed keys; return its iteration."""
-        committed = sorted(int(each.name) for each in self._folder.iterdir())
-        back = iterations_back(alarm.iteration, self.config.health.roll_back.iterations, self.roll_backs)
-        to = target_of(committed, alarm.iteration, back, self.config.rollout.max_staleness)
-        self.config = with_values(self.config, changed_values(self.config, alarm.detector))
-        self.roll_backs.append((alarm.iteration, to))
-        for index in committed:
+        first, *others = sorted(int(each.name) for each in self._folder.iterdir())
+        committed = [first, *others[-self.config.kept_checkpoints :]]  # as many as a flow keeps
+        iterations = self.config.health.roll_back.iterations
+        wanted = wanted_commit(alarm.finding, alarm.iteration, iterations, self.roll_backs)
+        to = target_of(committed, wanted, alarm.iteration, self.config.rollout.max_staleness)
+        self.config = with_values(self.config, changed_values(self.config, alarm))
+        shown = alarm.finding.metric, alarm.finding.threshold
+        self.roll_backs.append(Done(alarm.iteration, to, alarm.detector, *shown))
+        for index in others:
             if index > to:
                 shutil.rmtree(self._folder / str(index))
         self.records = [each for each in self.records if each["iteration"] <= to]
@@ -125,6 +140,7 @@ class WatchedRun(InProcessRun):
         return to
 
     def _save(self, index: int) -> None:
+        """Write a checkpoint; those that a flow removes stay for the planted runs that begin at them."""
         (self._folder / str(index)).mkdir(parents=True)
         self.trainer.save(str(self._folder / str(index)))
 

@@ -517,9 +517,10 @@ class RunConfig(Config):
         """Number of newest checkpoints that the run keeps.
 
         Resuming from any of the newest ``trainer.keep_checkpoints`` also needs the older weights that rollouts in
-        flight act with. A roll-back needs those that it returns to.
+        flight act with. A roll-back needs those that it returns to, also if each goes further back than the last one.
         """
-        returned = self.health.roll_back.iterations if any(rolling_back(self.health)) else 0
+        back = self.health.roll_back
+        returned = back.iterations * back.max_times if any(rolling_back(self.health)) else 0
         return self.trainer.keep_checkpoints + self.rollout.max_staleness + returned
 
     @property

@@ -1,12 +1,13 @@
 """The examination of a run after an iteration: what its detectors find that they did not find before."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from embodyflow.health.detector_registry import DETECTORS
 from embodyflow.health.history import Finding, History, Record, history_at
-from embodyflow.health.settings import HealthConfig
+from embodyflow.health.roll_back_plan import Done, is_on_probation
+from embodyflow.health.settings import DetectorConfig, HealthConfig
 from embodyflow.references import resolve
 
 NAN = "nan"
@@ -30,6 +31,10 @@ class Watch:
     section: object
     action: str
     timed: bool
+
+    def section_for(self, is_strict: bool) -> object:
+        """Return the section with the thresholds that hold on probation, or the usual ones."""
+        return self.section.on_probation() if is_strict and isinstance(self.section, DetectorConfig) else self.section
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Alarm:
     @classmethod
     def of_facts(cls, iteration: int, facts: Mapping[str, Any]) -> "Alarm":
         """Return the alarm of a line of the ledger."""
-        finding = Finding(facts["metric"], facts["value"], facts["threshold"], facts["text"])
+        finding = Finding(**{each.name: facts[each.name] for each in fields(Finding) if each.name in facts})
         return cls(facts["detector"], facts["action"], iteration, finding, facts["timed"])
 
     def __str__(self) -> str:
@@ -88,26 +93,37 @@ def reads_history(health: HealthConfig) -> bool:
     return not watches(health).keys() <= {NAN}
 
 
-def examine(health: HealthConfig, records: Sequence[Record], iteration: int) -> list[Alarm]:
+def examine(
+    health: HealthConfig, records: Sequence[Record], iteration: int, earlier: Sequence[Done] = ()
+) -> list[Alarm]:
     """Return an alarm for each detector that finds something in an iteration and found nothing in the one before.
 
     Args:
         health: Section ``health`` of the configuration.
         records: Lines of ``metrics.jsonl``, up to the iteration or further.
         iteration: Index of the iteration.
+        earlier: The run's roll-backs so far; the thresholds of the detector of the newest one
+            are stricter for some iterations.
 
     Raises:
         Exception: A detector of the user's own raised it.
     """
     alarms = []
     on = watches(health)
+    known = {each.metric: each.threshold for each in earlier}
     now, before = (
-        {timed: history_at(records, each, timed=timed) for timed in {watch.timed for watch in on.values()}}
+        {
+            kind: history_at(records, each, timed=kind, thresholds=known)
+            for kind in {watch.timed for watch in on.values()}
+        }
         for each in (iteration, iteration - 1)
     )
+    may_return = len(earlier) < health.roll_back.max_times  # a strict threshold ends no run
+    is_strict = may_return and is_on_probation(iteration, health.roll_back.iterations, earlier)
     for name, watch in on.items():
-        finding = _find(watch, now[watch.timed])
-        if finding is not None and _find(watch, before[watch.timed]) is None:
+        section = watch.section_for(is_strict and earlier[-1].detector == name)
+        finding = _find(watch, section, now[watch.timed])
+        if finding is not None and _find(watch, section, before[watch.timed]) is None:
             alarms.append(Alarm(name, watch.action, iteration, finding, watch.timed))
     return alarms
 
@@ -120,6 +136,6 @@ def strongest(alarms: Sequence[Alarm]) -> Alarm | None:
     return max(alarms, key=lambda alarm: STRENGTH.index(alarm.action), default=None)
 
 
-def _find(watch: Watch, history: History) -> Finding | None:
-    found: Finding | None = resolve(watch.function)(history, watch.section) if history.iterations else None
+def _find(watch: Watch, section: object, history: History) -> Finding | None:
+    found: Finding | None = resolve(watch.function)(history, section) if history.iterations else None
     return found

@@ -3,7 +3,8 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -22,12 +23,18 @@ class Finding:
         value: Value of the metric, or a number derived from it that the text explains.
         threshold: Value that it passed.
         text: One clause that says what is wrong, with both numbers.
+        healthy: Newest iteration whose weights were evaluated and better; ``None`` if the finding knows of none. A
+            roll-back returns to it, or to an earlier one.
+        rate_factor: Factor of ``trainer.learning_rate`` that should make the value a usual one; ``None`` if the finding
+            knows of none. A roll-back that changes the rate takes the smaller factor.
     """
 
     metric: str
     value: float
     threshold: float
     text: str
+    healthy: int | None = None
+    rate_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,13 @@ class History:
     Attributes:
         iterations: Lines of the iterations; the last one is the iteration that is examined.
         evaluations: Lines of the evaluations before it.
+        thresholds: Thresholds of metrics that were passed before a roll-back. They stand in for a baseline that went
+            with the discarded iterations.
     """
 
     iterations: Sequence[Record]
     evaluations: Sequence[Record] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def newest(self, name: str) -> float | None:
         """Return a metric of the examined iteration, which may be NaN or inf; ``None`` if it lacks the metric."""
@@ -73,18 +83,26 @@ class History:
         return statistics.median(values) if len(values) >= (count if least is None else least) else None
 
 
-def history_at(records: Sequence[Record], iteration: int, *, timed: bool = True) -> History:
+def history_at(
+    records: Sequence[Record],
+    iteration: int,
+    *,
+    timed: bool = True,
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+) -> History:
     """Return the history at the commit of an iteration, without the evaluation after it.
 
     Args:
         records: Lines of ``metrics.jsonl``.
         iteration: Index of the iteration.
         timed: Whether to keep metrics that depend on timing.
+        thresholds: Thresholds that were passed before a roll-back, by metric.
     """
     kept = [each if timed else _lasting(each) for each in records]
     return History(
         [each for each in kept if "weights_digest" in each and each["iteration"] <= iteration],
         [each for each in kept if is_evaluation(each) and each["iteration"] < iteration],
+        thresholds,
     )
 
 

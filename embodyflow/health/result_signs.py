@@ -34,6 +34,10 @@ class Fall:
     newest: Record
     threshold: float
 
+    def finding(self, text: str) -> Finding:
+        """Return the finding with a text."""
+        return Finding(self.name, self.newest[self.name], self.threshold, text, healthy=self.best["iteration"])
+
     def __str__(self) -> str:
         """Return the fall as the beginning of a sentence."""
         return f"{self.name} fell from {self.best[self.name]:.4g} to {self.newest[self.name]:.4g}"
@@ -43,7 +47,7 @@ def result_drop(history: History, config: ResultDropConfig) -> Finding | None:
     """Find a result far below the best one before it: of the newest evaluation, or of training."""
     for fall in _falls(history, config.margin):
         text = f"{fall}, further than chance explains"
-        return Finding(fall.name, fall.newest[fall.name], fall.threshold, text)
+        return fall.finding(text)
     rates, recent = history.values(SUCCESS), history.recent(SUCCESS, config.patience)
     ends = range(config.window, len(rates) - config.patience + 1)
     best = max((statistics.median(rates[end - config.window : end]) for end in ends), default=0.0)
@@ -63,7 +67,7 @@ def reward_hacking(history: History, config: RewardHackingConfig) -> Finding | N
             before, now = (_until(history, name, each, config.window) for each in (fall.best, fall.newest))
             if before is not None and now is not None and now > before:
                 text = f"{fall} while {name} in training rose from {before:.4g} to {now:.4g}"
-                return Finding(fall.name, fall.newest[fall.name], fall.threshold, text)
+                return fall.finding(text)
     return None
 
 

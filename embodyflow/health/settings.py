@@ -1,7 +1,7 @@
 """The configuration of health: the detectors, their thresholds, and what a finding does."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -13,6 +13,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 NAMES = r"^[a-z][a-z0-9_]*$"
 """Names of a user's own detectors, which become parts of metrics and events."""
+
+NEAR_USUAL = 10.0
+"""Multiple of the usual KL of a step that is allowed on probation, as of a rate that is three times too high."""
 
 FACTORS = {"trainer.learning_rate": 0.5}
 
@@ -35,6 +38,10 @@ class DetectorConfig(_Config):
 
     action: Literal["notify", "pause", "roll_back", "cancel"] | None = None
     changes: Annotated[dict[str, Positive], Field(min_length=1)] = FACTORS
+
+    def on_probation(self) -> Self:
+        """Return the section that holds for some iterations after a roll-back, with stricter thresholds if any."""
+        return self
 
 
 class TimedDetectorConfig(_Config):
@@ -94,19 +101,31 @@ class KLRunawayConfig(DetectorConfig):
     """The policy moves too far: in one iteration, or from its reference.
 
     A step's KL grows with the square of the learning rate, and the limit is many times what is usual. So a roll-back
-    divides the rate by ten unless ``changes`` says otherwise.
+    lowers the rate until a step should be usual again, and after a roll-back a step must be near that. What is usual
+    is a share of the policy's entropy: a policy that is certain of most tokens moves less per token.
 
     Attributes:
         max_step: Largest KL in nats per token between the policies before and after an iteration's steps
             (``policy/old_kl``).
+        max_share: Largest such KL per nat of the policy's entropy; ``null`` means none. For some iterations after a
+            roll-back it is at most ten times ``usual_share``.
+        usual_share: Such a KL per nat of the policy's entropy as it is usual. If a step's KL was found, the roll-back
+            lowers ``trainer.learning_rate`` as far as this one asks for, or by its factor in ``changes`` if that is
+            smaller.
         max_to_reference: Largest KL in nats per token to the reference policy (``policy/kl_to_reference``).
         patience: Number of iterations in a row that must be above.
     """
 
     max_step: Positive = 0.1
+    max_share: Positive | None = None
+    usual_share: Positive = 0.002
     max_to_reference: Positive = 2.0
     patience: Count = 1
-    changes: Annotated[dict[str, Positive], Field(min_length=1)] = {"trainer.learning_rate": 0.1}
+
+    def on_probation(self) -> Self:
+        """Return the section with a limit near what is usual."""
+        near = NEAR_USUAL * self.usual_share
+        return self.model_copy(update={"max_share": near if self.max_share is None else min(self.max_share, near)})
 
 
 class DeadGroupsConfig(DetectorConfig):
@@ -156,6 +175,10 @@ class ResultDropConfig(DetectorConfig):
     max_fall: Annotated[float, Field(gt=0, le=1)] = 0.3
     window: Count = 5
     patience: Count = 3
+
+    def on_probation(self) -> Self:
+        """Return the section with a margin at which one-sided intervals of 98 % are apart, not two-sided ones."""
+        return self.model_copy(update={"margin": -0.25})
 
 
 class RewardHackingConfig(DetectorConfig):

@@ -9,6 +9,9 @@ from embodyflow.health.settings import EntropyCollapseConfig, KLRunawayConfig, N
 LOSSES = ("train/grad_norm", "critic/grad_norm", "policy/pg_loss", "policy/loss", "critic/loss", "policy/entropy")
 """Metrics that are finite in every run that can go on."""
 
+STEP_KL = "policy/old_kl"
+"""KL between the policies before and after an iteration's steps. It grows with the square of the learning rate."""
+
 POSITIVE = ("train/grad_norm", "critic/grad_norm", "critic/loss")
 """Metrics whose ratio to their earlier values has a meaning. The policy's loss is not among them: it changes sign."""
 
@@ -33,6 +36,10 @@ def spike(history: History, config: SpikeConfig) -> Finding | None:
         if before and now and now[0] > config.factor * before:
             what = f"{name}={now[0]:.4g} is more than {config.factor:g} times its median {before:.4g}"
             return Finding(name, now[0], config.factor * before, f"{what} of earlier iterations")
+        known = history.thresholds.get(name)
+        if before is None and known is not None and now and now[0] > known:
+            text = f"{name}={now[0]:.4g} is above {known:.4g}, as before the roll-back"
+            return Finding(name, now[0], known, text)
     return None
 
 
@@ -53,14 +60,22 @@ def entropy_collapse(history: History, config: EntropyCollapseConfig) -> Finding
 
 def kl_runaway(history: History, config: KLRunawayConfig) -> Finding | None:
     """Find a policy that moves too far in an iteration, or has moved too far from its reference."""
-    for name, most in _limits(config):
+    scale = _scale(history)
+    for name, most in _limits(config, scale):
         recent = history.recent(name, config.patience)
         if recent and min(map(abs, recent)) > most:  # the estimate k1 of a step may be negative
             text = f"{name}={recent[-1]:.4g} is above {most:g} nats per token"
-            return Finding(name, recent[-1], most, text)
+            factor = math.sqrt(config.usual_share * scale / abs(recent[-1])) if name == STEP_KL else None
+            return Finding(name, recent[-1], most, text, rate_factor=factor)
     return None
 
 
-def _limits(config: KLRunawayConfig) -> Iterator[tuple[str, float]]:
-    yield "policy/old_kl", config.max_step
+def _limits(config: KLRunawayConfig, scale: float) -> Iterator[tuple[str, float]]:
+    yield STEP_KL, min(config.max_step, math.inf if config.max_share is None else config.max_share * scale)
     yield "policy/kl_to_reference", config.max_to_reference
+
+
+def _scale(history: History) -> float:
+    """Return the policy's entropy in nats per token; 1 without one, or for a density with a negative one."""
+    entropy = history.newest("policy/entropy")
+    return entropy if entropy is not None and entropy > 0 and math.isfinite(entropy) else 1.0

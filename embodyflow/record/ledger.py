@@ -96,9 +96,13 @@ class Ledger:
         """
         return self._newest.get((iteration, kind, part))
 
-    def alarms(self, iteration: int) -> list[dict[str, Any]]:
-        """Return the facts of an iteration's alarms."""
-        return [facts for (index, kind, _), facts in self._newest.items() if (index, kind) == (iteration, "alarm")]
+    def alarms(self, last: int) -> dict[int, list[dict[str, Any]]]:
+        """Return the facts of the alarms up to an iteration, by iteration in order."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for (iteration, kind, _), facts in self._newest.items():
+            if kind == "alarm" and iteration <= last:
+                found.setdefault(iteration, []).append(facts)
+        return dict(sorted(found.items()))
 
     def roll_backs(self) -> list[Entry]:
         """Return the lines of all roll-backs, oldest first."""

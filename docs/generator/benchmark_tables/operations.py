@@ -26,13 +26,27 @@ def evictions() -> str:
     """Return the outcomes of random evictions of a flow run's pods."""
     report = read("evictions")
     seen = report["evictions"]
+    progress = sum(each["iterations"][1] > each["iterations"][0] for each in seen)
     overlaps, left = (sum(each[key] for each in seen) for key in ("overlaps", "left"))
     rows = [
         ("evictions, with a second pod beside the first", f"{len(seen)}, {overlaps}"),
-        ("evictions in different iterations", str(len({each["iterations"][1] for each in seen}))),
+        ("evictions before the pod's first commit, and later ones", f"{len(seen) - progress}, {progress}"),
         ("same weights after each iteration", "yes" if report["same_weights"] else "**no**"),
         ("state of the flow run at the end", code(report["state"])),
         ("processes left after an eviction, and at the end", f"{left}, {len(report['left'])}"),
+    ]
+    return table(("What", "Found"), rows)
+
+
+def queued_runs() -> str:
+    """Return how queued flow runs of a work pool with a limit were scheduled."""
+    report = read("queued_runs")
+    rows = [
+        ("queued flow runs, and the limit of their work pool", f"{report['runs']}, {report['limit']}"),
+        ("completed", f"{report['completed']}"),
+        ("most at once", f"{report['most_at_once']}"),
+        ("places by which a run started out of order, at most", f"{report['largest_displacement']}"),
+        ("seconds", f"{report['seconds']:.0f}"),
     ]
     return table(("What", "Found"), rows)
 
@@ -123,6 +137,7 @@ def slow_link() -> str:
 TABLES = (
     faults,
     evictions,
+    queued_runs,
     health,
     false_alarms,
     growth,

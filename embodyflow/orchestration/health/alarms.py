@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from prefect.logging import get_run_logger
+
 from embodyflow.errors import HealthError
 from embodyflow.health.examination import NAN, Alarm, examine, reads_history, strongest, watches
 from embodyflow.health.history import Finding, is_evaluation
+from embodyflow.health.roll_back_plan import due
 from embodyflow.orchestration.health import question, reporting
-from embodyflow.orchestration.health.roll_back import RollBackNeeded
+from embodyflow.orchestration.health.roll_back import RollBackNeeded, roll_backs_of
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.orchestration.run.recovery import leaves
+from embodyflow.record.ledger import Ledger
 
 
 def alarm_metrics(run: Run, index: int, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -29,13 +33,14 @@ async def act_on_alarms(run: Run, index: int, metrics: Mapping[str, float] | Non
         HealthError: An alarm, or the answer to one, ends the run.
         RollBackNeeded: An alarm, or the answer to one, asks for a roll-back.
     """
-    recorded = [Alarm.of_facts(index, facts) for facts in run.stages.ledger.alarms(index)]
+    recorded = recorded_alarms(run.stages.ledger, index).get(index, [])
     known = {alarm.detector for alarm in recorded}
     found = [alarm for alarm in _found(run, index, metrics) if alarm.detector not in known]
     for alarm in found:
         await _record(run, alarm)
     if (acted_on := strongest([*recorded, *found])) is not None:
         await _act(run, acted_on)
+    _roll_back_if_due(run, index)
 
 
 async def act_on_failure(run: Run, index: int, error: Exception) -> None:
@@ -52,10 +57,15 @@ async def act_on_failure(run: Run, index: int, error: Exception) -> None:
     alarm = Alarm(NAN, action, index, Finding("", float("nan"), 0.0, str(causes[0])))
     if run.stages.ledger.newest("alarm", index, NAN) is None:
         await _record(run, alarm)
-    try:
-        await _act(run, alarm)
-    except HealthError as end:
-        raise end from error
+    if action == "roll_back":  # nothing can wait: the iteration has no result
+        raise RollBackNeeded(alarm)
+    raise HealthError(_end_by(alarm)) from error
+
+
+def recorded_alarms(ledger: Ledger, last: int) -> dict[int, list[Alarm]]:
+    """Return the alarms of a run up to an iteration, by iteration in order."""
+    found = ledger.alarms(last)
+    return {index: [Alarm.of_facts(index, each) for each in facts] for index, facts in found.items()}
 
 
 def _found(run: Run, index: int, metrics: Mapping[str, float] | None) -> list[Alarm]:
@@ -68,7 +78,8 @@ def _found(run: Run, index: int, metrics: Mapping[str, float] | None) -> list[Al
     records = [each for each in run.folder.metrics.read() if _is_known(each, index, metrics)]
     if run.config.has_evaluations_beside:  # timing decides which of them have ended
         records = [each for each in records if not is_evaluation(each)]
-    return examine(health, records if metrics is None else [*records, line], index)
+    earlier = roll_backs_of(run.stages.ledger)
+    return examine(health, records if metrics is None else [*records, line], index, earlier)
 
 
 def _is_known(record: Mapping[str, Any], index: int, metrics: Mapping[str, float] | None) -> bool:
@@ -83,11 +94,30 @@ async def _record(run: Run, alarm: Alarm) -> None:
 
 
 async def _act(run: Run, alarm: Alarm) -> None:
+    """Do what an alarm asks for, except the roll-back that its action names, which may have to wait."""
     action = await _answer(run, alarm) if alarm.action == "pause" else alarm.action
     if action == "cancel":
-        raise HealthError(f"{alarm}; health.{alarm.detector}.action={alarm.action} ends the run")
-    if action == "roll_back":
+        raise HealthError(_end_by(alarm))
+    if action == "roll_back" and alarm.action == "pause":
         raise RollBackNeeded(alarm)
+
+
+def _roll_back_if_due(run: Run, index: int) -> None:
+    """Begin the roll-back that the earliest alarm without one asks for, unless it is to wait."""
+    decided = (strongest(alarms) for alarms in recorded_alarms(run.stages.ledger, index).values())
+    alarm = next((each for each in decided if each is not None and each.action == "roll_back"), None)
+    if alarm is None:
+        return
+    iterations, last = run.config.health.roll_back.iterations, run.config.iterations
+    at = min(due(alarm.iteration, iterations, roll_backs_of(run.stages.ledger)), last)
+    if index >= at:
+        raise RollBackNeeded(alarm)
+    if index == alarm.iteration:
+        get_run_logger().warning("%s soon after a roll-back: the run rolls back after iteration %d", alarm, at)
+
+
+def _end_by(alarm: Alarm) -> str:
+    return f"{alarm}; health.{alarm.detector}.action={alarm.action} ends the run"
 
 
 async def _answer(run: Run, alarm: Alarm) -> str:

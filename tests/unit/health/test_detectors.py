@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from embodyflow.health.examination import Alarm, examine, reads_history, strongest, watches
 from embodyflow.health.history import Finding, History
+from embodyflow.health.roll_back_plan import Done
 from embodyflow.health.settings import HealthConfig
 
 HEALTHY = {
@@ -140,6 +141,14 @@ def test_a_spike_is_found_from_the_fourth_iteration_on() -> None:
         assert first_alarms(lines(at, (range(at, at + 1), {"train/grad_norm": 9.0}))) == found
 
 
+def test_a_spike_is_known_again_without_the_iterations_that_were_discarded() -> None:
+    records = lines(3, (range(2, 4), {"train/grad_norm": 2.5}))
+    earlier = Done(8, 1, "spike", "train/grad_norm", 2.0)
+    found = [[each.detector for each in examine(ALL_ON, records, index, [earlier])] for index in (1, 2, 3)]
+    assert found == [[], ["spike"], []], "it is one spike"
+    assert examine(ALL_ON, records, 2) == [], "an iteration is no baseline"
+
+
 def test_a_hacked_reward_is_a_rising_reward_with_a_falling_evaluation() -> None:
     rising = [line | {"rollout/success_rate": 0.3 + 0.02 * line["iteration"]} for line in lines(20)]
     held_out = [evaluation(0, 0.3, 0.2, 0.4), evaluation(5, 0.6, 0.5, 0.7), evaluation(10, 0.55, 0.45, 0.65)]
@@ -160,6 +169,39 @@ def test_an_evaluation_that_falls_is_found_whatever_training_shows() -> None:
     held_out = [evaluation(5, 0.8, 0.7, 0.9), evaluation(10, 0.55, 0.45, 0.66), evaluation(15, 0.45, 0.35, 0.55)]
     assert first_alarms([*lines(12), *held_out[:2]]) == {}, "the intervals are 0.04 apart, less than a quarter of 0.21"
     assert first_alarms([*lines(20), *held_out]) == {"result_drop": [16]}
+
+
+def test_a_fall_knows_the_evaluation_before_it() -> None:
+    records = [*lines(10), evaluation(5, 0.8, 0.7, 0.9), evaluation(8, 0.4, 0.3, 0.5)]
+    [alarm] = [each for each in examine(ALL_ON, records, 9) if each.detector == "result_drop"]
+    assert alarm.finding.healthy == 5
+
+
+def test_a_runaway_step_asks_for_the_rate_of_a_usual_one() -> None:
+    for entropy, factor in ((2.0, 0.1), (0.5, 0.05), (-3.0, 0.1 / math.sqrt(2))):  # a density has a negative one
+        found = {"policy/old_kl": 0.4, "policy/entropy": entropy}
+        [alarm] = examine(ALL_ON, lines(1, (range(1, 2), found)), 1)
+        assert alarm.finding.rate_factor == pytest.approx(factor)
+    [alarm] = examine(ALL_ON, lines(1, (range(1, 2), {"policy/kl_to_reference": 4.0})), 1)
+    assert alarm.finding.rate_factor is None, "it is a sum over many steps"
+
+
+def test_a_run_is_watched_more_strictly_after_a_roll_back() -> None:
+    usual = {"policy/old_kl": 0.0005}
+    records = [
+        *lines(20, (range(1, 21), usual), (range(8, 9), {"policy/old_kl": 0.03})),
+        *(evaluation(4, 0.8, 0.73, 0.87), evaluation(9, 0.68, 0.61, 0.75)),
+    ]
+
+    def detectors(iteration: int, *earlier: Done) -> list[str]:
+        return [each.detector for each in examine(ALL_ON, records, iteration, earlier)]
+
+    assert [detectors(each) for each in (8, 10)] == [[], []]
+    once, fell = Done(7, 4, "kl_runaway"), Done(7, 4, "result_drop")
+    assert [detectors(each, once) for each in (8, 10)] == [["kl_runaway"], []], "that detector alone"
+    assert [detectors(each, fell) for each in (8, 10)] == [[], ["result_drop"]]
+    assert detectors(10, fell._replace(found=6)) == [], "the run has passed the finding by more than three iterations"
+    assert detectors(8, once, once, once) == [], "a strict threshold ends no run"
 
 
 def test_a_density_collapses_by_nats() -> None:

@@ -114,13 +114,13 @@ def test_a_roll_back_makes_later_lines_void_until_its_commit_is_there_again(tmp_
     ledger.append("alarm", 3, {"detector": "spike"})
     ledger.append("evaluation", 1, {"weights_digest": "1"})
     ledger.append("workers", 3, {"number": 2})
-    assert ledger.alarms(3) == [{"detector": "spike"}] and ledger.newest("alarm", 3, "spike") is not None
+    assert ledger.alarms(3) == {3: [{"detector": "spike"}]} and ledger.newest("alarm", 3, "spike") is not None
     ledger.append("roll_back", 3, {"detector": "spike", "to": 1, "values": {"trainer.learning_rate": 0.5}})
     for each in (ledger, Ledger(tmp_path / "ledger.jsonl")):
         assert [each.newest("commit", index) for index in range(4)] == [commits[0], None, None, None]
         assert each.newest("evaluation", 1) is not None and each.newest("stage", 4, "rollout") is None
         assert each.newest("workers", 3) == {"number": 2}, "rows of the iteration may be kept, shared by two"
-        assert each.alarms(3) == [] and [line.facts["to"] for line in each.roll_backs()] == [1]
+        assert each.alarms(3) == {} and [line.facts["to"] for line in each.roll_backs()] == [1]
     ledger.append("commit", 1, commits[1])
     assert ledger.newest("commit", 1) == commits[1]
     ledger.append("roll_back", 1, {"detector": "spike", "to": 0, "values": {}})

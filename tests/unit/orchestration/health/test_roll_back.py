@@ -12,9 +12,10 @@ from counting_run import begin, iterate, leave_flows, run_in
 from embodyflow.config import RunConfig
 from embodyflow.config.changed_values import value_of, with_values
 from embodyflow.errors import HealthError
+from embodyflow.health.examination import Alarm
 from embodyflow.health.history import Finding, History
 from embodyflow.orchestration.health import alarms, question, reporting, roll_back
-from embodyflow.orchestration.health.roll_back import iterations_back, target_of, with_roll_backs
+from embodyflow.orchestration.health.roll_back import changed_values, with_roll_backs
 from embodyflow.orchestration.run import recovery, training
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
@@ -37,7 +38,7 @@ def lossy(history: History, config: Any) -> Finding | None:
 @pytest.fixture(autouse=True)
 def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_flows(monkeypatch)
-    for module in (roll_back, question):
+    for module in (alarms, roll_back, question):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
     monkeypatch.setattr(reporting, "report_alarm", lambda run, alarm: reports.append(str(alarm)))
     monkeypatch.setattr(training, "log_progress", lambda *_: None)
@@ -122,11 +123,39 @@ def test_a_run_rolls_back_twice_and_reaches_the_end(
     assert reports == ["health.lossy: in iteration 4 the rate is too high"] * 2
 
 
+def test_a_finding_that_comes_again_is_waited_out(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[int, float]] = []
+
+    def at(run: Any, index: int) -> None:
+        played.append((index, run.config.trainer.learning_rate))
+
+    outcome_of(config_of(tiny_config, tmp_path, "mine"), monkeypatch, at)
+    again = [index for index, rate in played if rate == 0.5]
+    assert [index for index, rate in played if rate == 1.0] == [1, 2, 3, 4], "the first roll-back is done at once"
+    assert again == [3, 4, 5, 6], "the second one two iterations after the finding in iteration 4"
+
+
+def test_a_finding_may_ask_for_a_smaller_rate_than_its_detector(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    config = config_of(tiny_config, tmp_path, "mine")
+
+    def changed(rate_factor: float | None) -> dict[str, float]:
+        finding = Finding("policy/old_kl", 1.0, 0.1, "", rate_factor=rate_factor)
+        return changed_values(config, Alarm("lossy", "roll_back", 4, finding))
+
+    assert [changed(factor)["trainer.learning_rate"] for factor in (None, 0.9, 0.03)] == [0.5, 0.5, 0.03]
+
+
 def _roll_backs(config: RunConfig) -> list[Any]:
     return Ledger(RunFolder(config.run_dir).ledger_path).roll_backs()
 
 
-@pytest.mark.parametrize("place", ["before the line", "after the line", "before the commit is there again", "later"])
+@pytest.mark.parametrize(
+    "place", ["before the line", "after the line", "before the commit is there again", "later", "while it waits"]
+)
 def test_a_killed_roll_back_is_finished_by_the_next_process(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -142,7 +171,7 @@ def test_a_killed_roll_back_is_finished_by_the_next_process(
 
 def _kill_when(place: str) -> Callable[[Any, int], None]:
     def at(run: Any, index: int) -> None:
-        if place == "later" and index == 4 and run.config.trainer.learning_rate == 0.5:
+        if index == {"later": 4, "while it waits": 6}.get(place) and run.config.trainer.learning_rate == 0.5:
             raise Killed
 
     return at
@@ -225,40 +254,8 @@ def test_a_paused_run_asks_once_and_does_what_is_answered(
     assert asked == ([4, 4] if answer == "go_on" else [4, 4, 4])
 
 
-@pytest.mark.parametrize(
-    ("committed", "found", "back", "staleness", "target"),
-    [
-        ([0, 3, 4, 5, 6], 6, 2, 0, 4),
-        ([0, 1, 2], 2, 2, 0, 0),
-        ([0, 4, 5], 5, 3, 0, 4),  # an earlier roll-back has left no more
-        ([0, 3, 4], 6, 1, 0, 4),
-        ([0, 3, 4, 5, 6], 6, 2, 1, 4),
-        ([0, 4, 5, 6], 6, 2, 1, 5),  # the rollouts after 4 need version 3
-        ([0], 3, 1, 0, 0),
-        ([0, 5], 5, 2, 0, 0),
-    ],
-)
-def test_the_commit_that_a_run_returns_to(
-    committed: list[int], found: int, back: int, staleness: int, target: int
-) -> None:
-    assert target_of(committed, found, back, staleness) == target
-
-
-@pytest.mark.parametrize(
-    ("found", "earlier", "back"),
-    [
-        (9, [], 3),
-        (9, [(5, 2)], 3),  # the run has passed the earlier finding
-        (9, [(9, 6)], 6),  # iteration 6 may be damaged already
-        (8, [(12, 9), (9, 6)], 5),
-    ],
-)
-def test_a_finding_that_comes_again_goes_further_back(found: int, earlier: list[tuple[int, int]], back: int) -> None:
-    assert iterations_back(found, 3, earlier) == back
-
-
 def test_checkpoints_are_kept_for_a_roll_back(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
-    assert config_of(tiny_config, tmp_path, "mine").kept_checkpoints == 2 + 2
+    assert config_of(tiny_config, tmp_path, "mine").kept_checkpoints == 2 + 2 * 3, "three roll-backs, each further back"
     assert config_of(tiny_config, tmp_path, "mine", own=()).kept_checkpoints == 2
 
 
