@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.config_source import ReadOnce
 from embodyflow.config.composition.keys import known_keys
-from embodyflow.config.composition.mistakes import explain_hydra_error, explain_invalid
+from embodyflow.config.composition.mistakes import explain_all, explain_hydra_error
 from embodyflow.config.composition.number_checks import unusable
 from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.jobs import JOBS
@@ -139,7 +139,7 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     try:
         config = kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
+        raise ConfigError(explain_all(error.errors(), values)) from error
     if mistakes := list(unusable(values, config)):
         raise ConfigError("\n".join(mistakes))
     return config
@@ -166,8 +166,8 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
     try:
         env = EnvConfig.model_validate(values)
     except ValidationError as error:
-        mistakes = [explain_invalid({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
-        raise ConfigError("\n".join(mistakes)) from error
+        mistakes = [{**mistake, "loc": ("env", *mistake["loc"])} for mistake in error.errors()]
+        raise ConfigError(explain_all(mistakes, {"env": values})) from error
     if found := list(unusable(values, env, "env.")):
         raise ConfigError("\n".join(found))
     resolve(ENVIRONMENT_CHECK)(env)

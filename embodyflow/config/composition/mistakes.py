@@ -92,6 +92,14 @@ def explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
     return in_one_line(_explain_invalid(mistake, values))
 
 
+def explain_all(mistakes: Sequence[Any], values: dict[str, Any]) -> str:
+    """Return a line for each key with mistakes; a value that fits no type of a union has one for each type."""
+    lines: dict[str, str] = {}
+    for mistake in mistakes:
+        lines.setdefault(_key(mistake["loc"], values) or mistake["msg"], explain_invalid(mistake, values))
+    return "\n".join(lines.values())
+
+
 def _explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
     key = _key(mistake["loc"], values)
     message = mistake["msg"].removeprefix("Value error, ")
@@ -167,12 +175,21 @@ def _unknown_key(key: str, values: dict[str, Any]) -> str:
     return f"no such key{_hint(key)}"
 
 
+def _is_type(part: str) -> bool:
+    """Return True if a part of a place is pydantic's name of a type, which it inserts for each one of a union."""
+    return (
+        part in ("str", "int", "float", "bool", "none") or not re.fullmatch(r"[\w.-]+", part) or "constrained-" in part
+    )
+
+
 def _key(loc: Sequence[str | int], values: Any) -> str:
     """Return the key of a mistake, without the union tags that pydantic inserts (policy, reward and others)."""
     parts = []
     for part in loc:
         is_mapping = isinstance(values, dict)
         if is_mapping and part not in values and part == values.get("name"):
+            continue
+        if isinstance(part, str) and not (is_mapping and part in values) and _is_type(part):
             continue
         parts.append(str(part))
         values = values.get(part) if is_mapping else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+NO_NUMBER = "must be a number, not true or false"
 LARGEST_INTEGER = 2**63 - 1
 SMALLEST, LARGEST = 1.17549435e-38, 3.4028234e38
 """Sizes of the numbers that float32 holds without losing digits, besides 0."""
@@ -30,8 +31,10 @@ def _unusable(given: Any, taken: Any, key: str) -> Iterator[str]:
         yield from unusable(given, taken, f"{key}.")
     elif isinstance(taken, Mapping) and isinstance(given, Mapping):
         for name, part in taken.items():
-            if isinstance(part, BaseModel) and name in given:
+            if isinstance(part, BaseModel | Mapping) and name in given:
                 yield from _unusable(given[name], part, f"{key}.{name}")
+            elif isinstance(given.get(name), bool) and isinstance(part, int | float) and not isinstance(part, bool):
+                yield f"{key}.{name}={given[name]!r}: {NO_NUMBER}"
     elif isinstance(taken, (tuple, list)) and isinstance(given, Sequence) and len(taken) == len(given):
         for index, part in enumerate(taken):
             yield from _unusable(given[index], part, f"{key}.{index}")
@@ -45,7 +48,7 @@ def _reason(given: Any, taken: Any) -> str | None:
     if isinstance(taken, bool) or not isinstance(taken, (int, float)):
         return None
     if isinstance(given, bool):
-        return "must be a number, not true or false"
+        return NO_NUMBER
     if isinstance(taken, int):
         return f"must be at most {LARGEST_INTEGER}" if abs(taken) > LARGEST_INTEGER else None
     if taken != 0 and math.isfinite(taken) and not SMALLEST <= abs(taken) <= LARGEST:

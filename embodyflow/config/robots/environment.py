@@ -192,7 +192,7 @@ class EnvConfig(MemberConfig):
         outside: dict[str, Any] = {**derived, "kwargs": {}, "reset_options": {}, "adapter": None, "vector": None}
         for key, allowed in outside.items():
             found = values.get(key, allowed)
-            if (list(found) if key == "tasks" else found) != allowed:
+            if (list(found) if isinstance(found, tuple) else found) != allowed:
                 place = "" if key == "vector" else f", or env.members.<name>.{key}"
                 raise ValueError(f"{key}: must not be set beside members; allowed is to leave it out{place}")
         return {**values, **derived}

@@ -21,7 +21,7 @@ WORDS = {
 
 NEVER_NUMBERS = (math.nan, math.inf, -math.inf, True, 10**30, 1e300, 1e-300)
 OTHERS = (-1, -0.5, 0, "", "a\nb", "nonsense", "a\0b", [], [None], {}, {"x": 1}, None)
-FREE = ("kwargs", "reset_options", "scratch", "settings")
+FREE = ("kwargs", "reset_options", "scratch", "settings", "changes")
 """Sections that a user fills for others, such as the arguments of an environment."""
 
 
