@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from embodyflow.durations import MOST_SECONDS
 from embodyflow.health.detector_registry import check_detector
 
 Positive = Annotated[float, Field(gt=0)]
@@ -285,7 +286,7 @@ class HealthConfig(_Config):
     staleness: StalenessConfig = StalenessConfig()
     own: dict[str, OwnDetectorConfig] = {}
     roll_back: RollBackConfig = RollBackConfig()
-    pause_timeout: Annotated[float, Field(ge=1)] = 86400.0
+    pause_timeout: Annotated[float, Field(ge=1, le=MOST_SECONDS)] = 86400.0
 
     @field_validator("own", mode="before")
     @classmethod

@@ -46,9 +46,9 @@ class ShardStore:
 
     def __init__(self, config: BufferConfig) -> None:
         self._config = config
-        self.capacity = int(config.memory_gb * 1e9) if config.memory_gb else free_bytes(config.folder) // 2
         for folder in (config.folder, config.spill_folder):
             Segment(folder, 0).close()
+        self.capacity = int(config.memory_gb * 1e9) if config.memory_gb else free_bytes(config.folder) // 2
         self._shards: dict[str, _Shard] = {}  # by id, oldest first
         self._written: dict[int, tuple[str, _Shard, Writer]] = {}  # by key: id, shard, and its writer
         self._spare: list[Segment] = []

@@ -36,7 +36,7 @@ def tools_of(mcp, **limits):
     [
         ({"mcp": {}}, "needs either a command or a url"),
         ({"mcp": {"command": ["a"], "url": "http://b"}}, "needs either a command or a url"),
-        ({"mcp": {"url": "b"}}, "should match pattern"),
+        ({"mcp": {"url": "b"}}, "must be an address such as http://localhost:8000, not b"),
         ({"mcp": {"command": []}}, "at least 1 item"),
         ({"mcp": {"command": ["a"]}, "function": "a:b"}, "needs either a function or mcp"),
         ({"timeout": 3}, "needs either a function or mcp"),

@@ -20,6 +20,7 @@ from my_programs import SCRIPT
 from embodyflow.agents.chat.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.agents.programs.process import environment
 from embodyflow.agents.programs.program import Program, ProgramChangedError, ProgramFailedError
 from embodyflow.agents.programs.reward import PrintedRewardError, read_reward
 from embodyflow.config.agents.agent import AgentConfig
@@ -86,6 +87,14 @@ def test_a_script_that_knows_nothing_of_us_plays_an_episode() -> None:
         "12<end>",
         "408<end>",
     ]
+
+
+def test_a_program_gets_no_keys_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "MY_SETTING"):
+        monkeypatch.setenv(name, "value")
+    env = environment("http://127.0.0.1:9/v1", "key")
+    assert {name for name, value in env.items() if value == "value"} == {"MY_SETTING"}
+    assert (env["OPENAI_BASE_URL"], env["OPENAI_API_KEY"]) == ("http://127.0.0.1:9/v1", "key")
 
 
 def test_a_function_returns_the_reward() -> None:

@@ -131,7 +131,7 @@ DRAWING: dict[type[Line], str] = {
 @pytest.fixture
 def no_gl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the check of GL, which these environments do not need."""
-    for module in ("embodied_rollout", "replay", "contact_sheet"):
+    for module in ("embodied.embodied_rollout", "replay", "embodied.contact_sheet"):
         monkeypatch.setattr(f"embodyflow.rollouts.{module}.rendering_problem", lambda: None)
 
 

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from language_jobs import language_config
+from safetensors.numpy import save_file
 from transformers import AutoConfig, Gemma3Config
 
 from embodyflow.errors import ConfigError
@@ -20,7 +22,9 @@ def words_for(folder: Path) -> tuple[str, ...]:
 
 
 def save_config(kind: str, folder: Path, **settings: Any) -> None:
+    """Write the configuration of an architecture, with weights that nobody reads."""
     AutoConfig.for_model(kind, **settings).save_pretrained(folder)
+    save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(
