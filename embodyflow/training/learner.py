@@ -140,11 +140,9 @@ class Learner(TrainedModel):
         """Return the steps of this model with others, the same object in every iteration."""
         learners = (self, *joint)
         if learners not in self._steps_by_learners:
-            self._steps_by_learners[learners] = (
-                TracedSteps(learners, objectives, self._config)
-                if self._traces_steps
-                else EagerSteps(learners, objectives, self._config, self._mesh)
-            )
+            eager = EagerSteps(learners, objectives, self._config, self._mesh)
+            traced = TracedSteps(learners, objectives, self._config, eager) if self._traces_steps else None
+            self._steps_by_learners[learners] = traced or eager
         return self._steps_by_learners[learners]
 
 

@@ -26,8 +26,11 @@ from embodyflow.process.compiler import use_compiler
 from embodyflow.process.tracing import span
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.sharding import require_finite
-from embodyflow.training.steps.steps import Totals
+from embodyflow.training.steps.steps import Steps, Totals
 from embodyflow.training.trained_model import TrainedModel, release_gradients
+
+MOST_SIZES = 8
+"""Number of sizes of a mini-batch that are traced. A batch of environments that resets itself has ever new ones."""
 
 Function = Callable[..., tuple[Tensor, ...]]
 """Function of columns that returns clipped gradients, their norm and the metrics, float64 [M, 2]."""
@@ -58,10 +61,14 @@ class TracedSteps:
         models: Models that take the same steps.
         objectives: Losses; a step minimises their sum. Their terms must not change between steps.
         config: Settings of a step.
+        eager: Steps by autograd, with the same bits, on mini-batches of further sizes. Compiled steps have other last
+            bits, so all sizes are compiled.
     """
 
-    def __init__(self, models: Sequence[TrainedModel], objectives: Sequence[Objective], config: TrainerConfig) -> None:
-        self._models, self._objectives, self._config = models, objectives, config
+    def __init__(
+        self, models: Sequence[TrainedModel], objectives: Sequence[Objective], config: TrainerConfig, eager: Steps
+    ) -> None:
+        self._models, self._objectives, self._config, self._eager = models, objectives, config, eager
         self._steps: dict[int, _Step] = {}
         self.compile_seconds = 0.0
 
@@ -76,6 +83,9 @@ class TracedSteps:
         columns: dict[str, Tensor] = rows.to_dict(convert_tensors=False)  # whose slices cost less than the rows'
         for cut in cuts:
             step = self._step_for(columns, cut)
+            if step is None:
+                taken += self._eager.take(rows, [cut], totals)
+                continue
             with torch.no_grad(), span("micro-batch", "training", rows=cut.stop - cut.start):
                 *gradients, norm, measured = step.function(*(columns[name][cut] for name in step.columns))
             metrics[tuple(step.metrics)].append(measured)
@@ -94,10 +104,12 @@ class TracedSteps:
                 model.step()
             release_gradients(parameters)
 
-    def _step_for(self, columns: Mapping[str, Tensor], cut: slice) -> _Step:
-        """Return the step for mini-batches of this size, which the first call traces."""
+    def _step_for(self, columns: Mapping[str, Tensor], cut: slice) -> _Step | None:
+        """Return the step for mini-batches of this size, which the first call traces; ``None`` takes an eager step."""
         size = cut.stop - cut.start
         if size not in self._steps:
+            if len(self._steps) >= MOST_SIZES and not self._config.compile:
+                return None
             self._steps[size] = self._trace({name: column[cut] for name, column in columns.items()}, size)
         return self._steps[size]
 

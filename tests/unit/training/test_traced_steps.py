@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,9 @@ from embodyflow.policies.control.mlp_gaussian.configuration_mlp_gaussian import 
 from embodyflow.policies.control.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian
 from embodyflow.policies.control.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.steps.eager_steps import EagerSteps
+from embodyflow.training.steps.steps import Totals
+from embodyflow.training.steps.traced_steps import TracedSteps
 from embodyflow.types import Batch
 
 NUM_ROWS = 24
@@ -90,6 +94,29 @@ def test_traced_steps_are_eager_steps_bit_by_bit(words: tuple[str, ...]) -> None
         for name, metric in theirs.items():
             assert ours[name].value == pytest.approx(metric.value, rel=1e-12), name
             assert ours[name].weight == metric.weight
+
+
+def test_mini_batches_of_further_sizes_take_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 rows in five mini-batches have two sizes, of which one is traced."""
+    traced, eager = list[int](), list[int]()
+    trace, take_one = TracedSteps._trace, EagerSteps._take_one
+
+    def tracing(self: TracedSteps, columns: Mapping[str, torch.Tensor], size: int) -> object:
+        traced.append(size)
+        return trace(self, columns, size)
+
+    def taking(self: EagerSteps, rows: Batch, totals: Totals) -> tuple[float, int]:
+        eager.append(len(rows))
+        return take_one(self, rows, totals)
+
+    (expected, _) = trained_eagerly()
+    monkeypatch.setattr("embodyflow.training.steps.traced_steps.MOST_SIZES", 1)
+    monkeypatch.setattr(TracedSteps, "_trace", tracing)
+    monkeypatch.setattr(EagerSteps, "_take_one", taking)
+    weights, metrics = trained()
+    assert len(traced) == 1 and {*traced, *eager} == {4, 5}
+    assert all(value.equal(weights[name]) for name, value in expected.items())
+    assert metrics[0]["train/optimizer_steps"].value == 10
 
 
 def test_a_parameter_without_a_gradient_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
