@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from language_models import save_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
@@ -12,7 +13,6 @@ from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model
 from embodyflow.policies.pretrained.whole_models import load_whole
-from embodyflow.prompts.arithmetic import build_tokenizer
 from embodyflow.rewards.reward_config import RewardConfig
 from embodyflow.rewards.reward_registry import build_reward_manager
 
@@ -22,27 +22,12 @@ MISSING = "model.layers.0.mlp.up_proj.weight"
 @pytest.fixture(params=[True, False], ids=["tied", "with a head"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Save a language model of random weights."""
-    tokenizer = build_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        num_labels=1,
-        pad_token_id=0,
-        tie_word_embeddings=request.param,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    return tmp_path
+    return save_model(tmp_path, tied=request.param, num_labels=1, pad_token_id=0)
 
 
 def test_a_whole_model_is_loaded(folder: Path) -> None:
     model = load_whole(AutoModelForCausalLM, folder, "policy.path=x")
-    assert model.config.hidden_size == 16
+    assert model.config.hidden_size == 32
 
 
 def test_a_policy_and_an_engine_refuse_a_model_without_a_weight(folder: Path) -> None:
@@ -50,7 +35,7 @@ def test_a_policy_and_an_engine_refuse_a_model_without_a_weight(folder: Path) ->
     save_file({name: value for name, value in load_file(file).items() if name != MISSING}, file, {"format": "pt"})
     message = rf"^policy.path={folder}: lacks 1 of the weights of a Qwen3ForCausalLM, such as {MISSING}, wh"
     with pytest.raises(ConfigError, match=message):
-        build_model(CausalLMConfig(path=str(folder)), build_tokenizer())
+        build_model(CausalLMConfig(path=str(folder)), AutoTokenizer.from_pretrained(folder))
     with pytest.raises(ConfigError, match=message):
         HFEngine(HFConfig(), folder, "cpu")
 
