@@ -72,8 +72,8 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     chosen = dataset_of(config)
-    check_names("warm_start.dataset.columns", chosen.columns, ["actions", *config.policy.observation_keys])
-    check_names("warm_start.dataset.tasks", chosen.tasks, config.env.tasks)
+    _check_names("warm_start.dataset.columns", chosen.columns, ["actions", *config.policy.observation_keys])
+    _check_names("warm_start.dataset.tasks", chosen.tasks, config.env.tasks)
     demonstrations = open_demonstrations(config, env)
     _check_rate(chosen, demonstrations.fps, env)
     episodes = chosen_episodes(config, demonstrations, instructions)
@@ -82,7 +82,7 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
     demonstrations.check([episode for each in episodes for episode in each])
 
 
-def check_names(key: str, names: Collection[str], allowed: Sequence[str]) -> None:
+def _check_names(key: str, names: Collection[str], allowed: Sequence[str]) -> None:
     """Check that a section has entries of known names only.
 
     Raises:
