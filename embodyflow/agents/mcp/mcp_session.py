@@ -60,7 +60,8 @@ class Session:
             if not ready.done():
                 ready.set_exception(_first(error))
             elif not isinstance(error, asyncio.CancelledError):
-                log.warning("the MCP server %s ended with %s", config.name, _first(error))
+                lost = _first(error)
+                log.warning("the MCP server %s ended with %s: %s", config.name, type(lost).__name__, lost)
 
 
 def _transport(config: McpServerConfig) -> str | StdioServerParameters:

@@ -95,11 +95,17 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class Server(ThreadingHTTPServer):
+    """Accepts the connections of all episodes of an iteration at once; the default queue of 5 resets some of them."""
+
+    request_queue_size = 256
+
+
 def main(transport: str, *tools: str) -> None:
     """Serve until the end of stdin, or for ever."""
     if transport != "stdio":
         Handler.tools = list(tools)
-        ThreadingHTTPServer(("127.0.0.1", int(transport)), Handler).serve_forever()
+        Server(("127.0.0.1", int(transport)), Handler).serve_forever()
     for line in sys.stdin:
         message = json.loads(line)
         match fault_of(message):

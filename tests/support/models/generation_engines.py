@@ -127,6 +127,10 @@ def _answer(pipe: Any, call: Any, arguments: tuple[Any, ...]) -> None:
         pipe.send((error, None))
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # the default queue of 5 resets connections when all requests of a batch come at once
+
+
 @contextmanager
 def completions_server(
     engine: Any, model: str = "small", failures: int = 0, raw_log_probs: bool = False
@@ -143,7 +147,7 @@ def completions_server(
     class Handler(_Handler):
         served, name, lock, failures_left, is_raw = engine, model, Lock(), [failures], raw_log_probs
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
