@@ -34,6 +34,10 @@ class ClusterLostError(RuntimeError):
     """The head of the Ray cluster is gone, or no node is alive, so no retry can succeed."""
 
 
+class ServerLostError(InfrastructureError):
+    """The Prefect server does not answer, so a flow cannot start or report its end; the message has its address."""
+
+
 class WorkerLostError(InfrastructureError):
     """A worker's process is gone or does not answer, or its model is half trained; the message names it."""
 

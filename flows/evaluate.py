@@ -18,6 +18,7 @@ from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import Overrides
 from embodyflow.orchestration.request.run_name import flow_run_name
 from embodyflow.orchestration.server.attempts import only_attempt
+from embodyflow.orchestration.server.events import log_outages_briefly
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
@@ -61,6 +62,7 @@ async def evaluate(
     if (ended := await only_attempt(request.run_root)) is not None:
         return ended
     watch_flow_run()
+    log_outages_briefly()
     from embodyflow.orchestration.evaluation.evaluation_run import (
         run_evaluation,  # importing torch and Ray takes seconds
     )

@@ -16,6 +16,7 @@ from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import IfExists
 from embodyflow.orchestration.request.run_name import as_run_name, flow_run_name
 from embodyflow.orchestration.server.attempts import only_attempt
+from embodyflow.orchestration.server.events import log_outages_briefly
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.sweep.sweep_request import MAX_RUNS, Direction
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
@@ -83,6 +84,7 @@ async def sweep(
     if not has_flow_watcher():
         start_flow_watcher()  # ends the processes of the runs if this one is killed
     watch_flow_run()
+    log_outages_briefly()
     from embodyflow.orchestration.sweep.sweep_run import run_sweep  # importing torch and Ray takes seconds
 
     return await run_sweep(request)

@@ -19,6 +19,7 @@ from embodyflow.orchestration.request.request import (
 )
 from embodyflow.orchestration.request.run_name import flow_run_name
 from embodyflow.orchestration.server.attempts import only_attempt
+from embodyflow.orchestration.server.events import log_outages_briefly
 from embodyflow.orchestration.server.resumption import resume_after_crash
 from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
@@ -59,6 +60,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         if (ended := await only_attempt(request.run_root)) is not None:
             return ended
         watch_flow_run()
+        log_outages_briefly()
         from embodyflow.orchestration.run.training import (
             train,  # importing torch and Ray takes seconds
         )

@@ -249,6 +249,10 @@ class RunFolder:
         """Write ``summary.json``: the run is complete."""
         write_durably(self.summary_path, json.dumps(summary, indent=2) + "\n")
 
+    def summary(self) -> dict[str, Any] | None:
+        """Return the content of ``summary.json``; ``None`` if the run is not complete."""
+        return json.loads(self.summary_path.read_text()) if self.summary_path.exists() else None
+
     def write_observations(self, observations: dict[str, Any]) -> None:
         """Write the digests of the policy's first observations to ``observations.json``."""
         write_durably(self.path / "observations.json", json.dumps(observations, indent=2) + "\n")

@@ -103,7 +103,7 @@ class Artifacts:
                 self._has_updates.set()
 
     async def publish_pending(self) -> None:
-        """Publish all pending updates; give up after two minutes if the server does not answer."""
+        """Publish all pending updates; give up after a minute if the server does not answer."""
         try:
             async with asyncio.timeout(FINAL_TIMEOUT_SECONDS):
                 while self._pending:

@@ -14,17 +14,27 @@ from importlib import import_module
 from typing import Any, NoReturn
 from uuid import UUID
 
+import httpx
 from prefect import Flow, get_client
 from prefect.exceptions import TerminationSignal
 from prefect.flow_engine import run_flow_async
+from prefect.settings import get_current_settings
 from rich.console import Console
 
 from embodyflow.config import RunConfig
-from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError, SweepError
+from embodyflow.errors import (
+    ClusterLostError,
+    ConfigError,
+    InfrastructureError,
+    ServerLostError,
+    StorageError,
+    SweepError,
+)
 from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.orchestration.request.existing_run import continued
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
+from embodyflow.orchestration.server.events import deliver_events
 from embodyflow.orchestration.server.prefect_home import check_home
 from embodyflow.orchestration.server.temporary_server import connect
 from embodyflow.orchestration.watchers.orphans import start_flow_watcher
@@ -38,6 +48,9 @@ RAY_EXITS = (1, signal.SIGTERM)
 
 FLOW_RUN_VARIABLE = "EMBODYFLOW_FLOW_RUN"
 """Variable with the id of the flow run that this process carries out, which a sweep has created."""
+
+EVENTS_SECONDS = 60.0
+"""Seconds for Prefect's client to send what it holds when a flow has ended."""
 
 STOP_SECONDS = 8.0
 """Seconds for a stopped run to end its processes and report to Prefect; its watcher needs a few more."""
@@ -75,6 +88,12 @@ def main(flow: Flow[..., Any]) -> None:
     except ClusterLostError as error:
         print(error, file=sys.stderr)
         _exit_without_destructors(1)
+    except ServerLostError as error:
+        print(error, file=sys.stderr)
+        finished = RunFolder(config.run_dir).summary()
+        if finished is None or finished["iterations"] != config.iterations:
+            sys.exit(1)
+        summary = finished
     except (StorageError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
@@ -108,6 +127,7 @@ def run_flow(
 
     Raises:
         ConfigError: No folder can be written in which Prefect would start its server.
+        ServerLostError: The Prefect server does not answer at the start or the end of the flow.
     """
     check_home(os.environ)
     start_flow_watcher()
@@ -119,7 +139,13 @@ def run_flow(
         os._exit(STOPPED)
 
     try:
-        return asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
+        result = asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
+        if dropped := deliver_events(EVENTS_SECONDS):
+            print(f"the Prefect server does not answer: {dropped} reports of task runs are dropped", file=sys.stderr)
+        return result
+    except httpx.TransportError as error:
+        deliver_events(0)
+        raise ServerLostError(f"the Prefect server at {_address()} does not answer: {error or repr(error)}") from error
     except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code not in RAY_EXITS:
             raise  # a function of the user's has ended the process, perhaps with a message
@@ -127,6 +153,10 @@ def run_flow(
         sys.exit(STOPPED)
     finally:
         gc.freeze()  # a last garbage collection at exit would take another second
+
+
+def _address() -> str | None:
+    return get_current_settings().api.url
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -194,8 +224,10 @@ def _handle_signals(stop: Callable[..., None], loop: asyncio.AbstractEventLoop) 
     Prefect and Ray replace the handler of SIGTERM by ones that raise an exception wherever the main thread is, and one
     in a callback or a destructor is lost. The event loop learns of the signal nevertheless.
     """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     loop.add_signal_handler(signal.SIGTERM, stop)
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:

@@ -5,8 +5,8 @@ import httpx
 RETRY_SECONDS = 2.0
 """Pause between two attempts to reach a server that does not answer."""
 
-FINAL_TIMEOUT_SECONDS = 120.0
-"""How long a finished run keeps trying to report what the server missed."""
+FINAL_TIMEOUT_SECONDS = 60.0
+"""How long a finished run keeps trying to report each kind of what the server missed."""
 
 _UNAVAILABLE = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY, httpx.codes.GATEWAY_TIMEOUT)
 """Status codes of a server that is temporarily unable to answer, or of a proxy whose server is down."""

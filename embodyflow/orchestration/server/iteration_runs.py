@@ -152,7 +152,7 @@ class IterationRuns:
         return metrics
 
     async def finish(self) -> None:
-        """Close all flow runs; give up after two minutes if the server does not answer.
+        """Close all flow runs; give up after a minute if the server does not answer.
 
         Runs and stand-ins of iterations that never started are cancelled. The stand-in of an iteration without a flow
         run gets the iteration's final state.

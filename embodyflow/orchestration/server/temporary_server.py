@@ -15,7 +15,7 @@ from prefect import get_client
 from prefect.context import refresh_global_settings_context
 from prefect.settings import get_current_settings
 
-from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.errors import ConfigError, InfrastructureError, ServerLostError
 from embodyflow.orchestration.server.credentials import AUTH_STRING, REFUSED, new_auth_string, users_credentials
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.process.ports import listen_on
@@ -30,6 +30,7 @@ async def connect() -> None:
 
     Raises:
         ConfigError: The named server refuses the credentials.
+        ServerLostError: The named server does not answer.
         InfrastructureError: The server did not start.
     """
     settings = get_current_settings()
@@ -40,15 +41,16 @@ async def connect() -> None:
 
 
 async def _check_access(api_url: str) -> None:
-    """Check that the server accepts our credentials; other faults are reported by the flow's own requests."""
+    """Check that the server answers and accepts our credentials."""
     try:
         async with get_client() as client:
             await client.read_flows(limit=1)
     except httpx.HTTPStatusError as error:
         if error.response.status_code in REFUSED:
             raise ConfigError(users_credentials().refusal(api_url, error.response.status_code)) from error
-    except httpx.TransportError:
-        return
+    except httpx.TransportError as error:
+        reason = f"the Prefect server at {api_url} does not answer: {error or repr(error)}"
+        raise ServerLostError(f"{reason}; start it, or unset PREFECT_API_URL") from error
 
 
 async def _start(timeout: float) -> None:

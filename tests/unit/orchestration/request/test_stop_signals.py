@@ -22,7 +22,18 @@ def raise_termination(signum, _):
 async def connect():
     pass
 
+async def linger():
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("lingers", flush=True)
+        await asyncio.sleep(60)
+
 async def flow():
+    if handler == "lingers":  # its end waits for a task
+        asyncio.ensure_future(linger())
+        await asyncio.sleep(0)
+        return
     if handler == "ends":
         sys.exit("the licence has expired")
     if handler == "replaced":  # by one whose exception is lost
@@ -71,13 +82,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """Run a flow with each handler and one that ends by itself; send SIGTERM to all but the last."""
     folder: Path = tmp_path_factory.mktemp("flows")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FLOWS, *HANDLERS, "ends"]
+    command = [sys.executable, "-c", FLOWS, *HANDLERS, "lingers", "ends"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
         assert process.stdout is not None
-        pids = {handler: int(process.stdout.readline()) for handler in (*HANDLERS, "ends")}
-        for handler in HANDLERS:
+        pids = {handler: int(process.stdout.readline()) for handler in (*HANDLERS, "lingers", "ends")}
+        for handler in (*HANDLERS, "lingers"):
             out = folder / f"{handler}.out"
-            assert eventually(lambda out=out: out.exists() and out.read_text() == "ready\n", seconds=60)
+            assert eventually(lambda out=out: out.exists() and out.read_text() in ("ready\n", "lingers\n"), seconds=60)
             os.kill(pids[handler], signal.SIGTERM)
         codes = dict(line.split() for line in process.communicate(timeout=60)[0].splitlines())
     texts = {name: [(folder / f"{name}.{kind}").read_text() for kind in ("out", "err")] for name in pids}
@@ -93,3 +104,7 @@ def test_sigterm_ends_a_flow_once_whoever_handles_it(handler: str, ended: dict[s
 def test_a_flow_that_a_function_ends_is_not_said_to_be_stopped(ended: dict[str, Ended]) -> None:
     flow = ended["ends"]
     assert flow.code == 1 and flow.err.splitlines()[-1] == "the licence has expired"
+
+
+def test_sigterm_ends_a_process_that_waits_for_a_task_of_a_finished_flow(ended: dict[str, Ended]) -> None:
+    assert ended["lingers"].code == -signal.SIGTERM and ended["lingers"].out == "lingers\n"
