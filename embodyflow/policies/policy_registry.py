@@ -61,6 +61,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
     {
         "tiny_vla": _shipped("embodied.tiny_vla", "TinyVLA"),
         "openvla": _shipped("embodied.openvla", "OpenVLA"),
+        "openvla_l1": _shipped("embodied.openvla_l1", "OpenVLAL1"),
         "smolvla": _shipped("embodied.smolvla", "SmolVLA"),
         "pi0": _shipped("embodied.pi0", "PI0"),
         "pi05": _shipped("embodied.pi05", "PI05"),

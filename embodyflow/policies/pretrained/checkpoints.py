@@ -54,13 +54,13 @@ def load_weights(
     optional: Set[str] = frozenset(),
     translate: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> None:
-    """Load safetensors files into a model, as float32; the model may lie on the meta device.
+    """Load files of weights into a model, as float32; the model may lie on the meta device.
 
     Nothing is loaded into an outline (:func:`is_outline`).
 
     Args:
         model: Model to load into.
-        files: Files that hold each weight once.
+        files: Files that hold each weight once: safetensors, or state dicts that torch has written (``.pt``).
         optional: Names that the files may lack; the model must have real values there.
         translate: Function from a file's weights to the model's, by name; by default the names are the same.
 
@@ -71,7 +71,7 @@ def load_weights(
         return
     expected, found = {name: value.shape for name, value in model.state_dict().items()}, set(optional)
     for file in files:
-        stored: dict[str, torch.Tensor] = load_file(file)
+        stored = _read_weights(file)
         state = {name: value.float() for name, value in (translate(stored) if translate else stored).items()}
         wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
         if wrong:
@@ -81,3 +81,10 @@ def load_weights(
     missing = sorted(set(expected) - found)
     if missing:
         raise ConfigError(f"policy.path: the weights lack {missing[0]}, and {len(missing) - 1} more")
+
+
+def _read_weights(file: Path) -> dict[str, torch.Tensor]:
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    state: dict[str, torch.Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    return state

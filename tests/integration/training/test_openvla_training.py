@@ -14,6 +14,8 @@ from embodyflow.data.batches import to_batch
 from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
+PARTS = {"vision_backbone", "projector", "language_model"}
+
 
 @pytest.fixture(scope="module")
 def config() -> RunConfig:
@@ -30,7 +32,7 @@ def test_the_trainer_reproduces_the_rollouts_log_probs_and_learns(
     assert_learns(trainer, rows, config.trainer.parity_tolerance)
     after = trainer.weights()
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
-    assert {name.split(".")[0] for name in changed} == {"vision_backbone", "projector", "language_model"}
+    assert {name.split(".")[0] for name in changed} == PARTS
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,21 @@ def test_a_checkpoint_restores_weights_and_optimizer(
 ) -> None:
     close.append(trainer := new_trainer(config))
     assert_resumes(trainer, play(rollout, trainer), config, close, tmp_path)
+
+
+def test_one_with_a_regression_head_imitates_and_learns(close: list[FSDPTrainer]) -> None:
+    config = compose_config([*(word for word in SMALL if word != "policy=tiny_openvla"), "policy=tiny_openvla_l1"])
+    assert config.policy.observation_shapes["state"] == (2,)
+    rollout = EmbodiedRollout(config, 0, 1)
+    close.append(trainer := new_trainer(config))
+    demos = to_batch(rollout.demonstrate())
+    first, second = (trainer.fit(demos, SEED) for _ in range(2))
+    assert second["sft/loss"].value < first["sft/loss"].value
+    rows = play(rollout, trainer)
+    assert rows["action_tokens"].dtype == torch.float32
+    before = trainer.weights()
+    assert_learns(trainer, rows, config.trainer.parity_tolerance)
+    changed = {
+        name.split(".")[0] for name, value in trainer.weights().items() if not np.array_equal(before[name], value)
+    }
+    assert changed == {*PARTS, "action_head", "proprio_projector", "log_scale"}

@@ -101,6 +101,10 @@ MODELS = {
     "OpenVLA": ActingModel(openvla_models.new_policy, _load_checkpoint),
     "OpenVLA-OFT": ActingModel(partial(openvla_models.new_policy, decoding="parallel", chunk_size=2), _load_checkpoint),
     "OpenVLA-OFT of two cameras": ActingModel(partial(openvla_models.new_policy, **_TWO_CAMERAS), _load_checkpoint),
+    "OpenVLA-OFT with a regression head": ActingModel(openvla_models.new_l1_policy, _load_checkpoint),
+    "OpenVLA-OFT with a regression head, of two cameras alone": ActingModel(
+        partial(openvla_models.new_l1_policy, state_dim=0, cameras=("image", "wrist_image")), _load_checkpoint
+    ),
     "SmolVLA": ActingModel(smolvla_models.new_policy, _load_flow_vla),
     "SmolVLA's expert": ActingModel(partial(smolvla_models.new_policy, **_EXPERT), _load_flow_vla),
     "π0": ActingModel(pi0_models.new_policy, _load_flow_vla),

@@ -9,6 +9,8 @@ import torch
 
 from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
 from embodyflow.policies.embodied.openvla.policy_openvla import OpenVLAPolicy
+from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
+from embodyflow.policies.embodied.openvla_l1.policy_openvla_l1 import OpenVLAL1Policy
 
 TOKENIZER = "embodyflow.policies.embodied.openvla.tokenizer_openvla:build_tokenizer"
 INSTRUCTIONS = ("open the drawer", "pick up the black bowl", "push", "close it")
@@ -29,6 +31,14 @@ def new_policy(**keys: Any) -> OpenVLAPolicy:
             if name.endswith(("q_proj.weight", "k_proj.weight", "embed_tokens.weight", "lm_head.weight")):
                 parameter.data.mul_(8.0)
     return policy
+
+
+def new_l1_policy(**keys: Any) -> OpenVLAL1Policy:
+    """Make a policy with a regression head, of random weights."""
+    torch.manual_seed(0)
+    sizes = {"scratch": OpenVLAScratchConfig(), "tokenizer": TOKENIZER, "action_dim": 3, "gripper": "as_predicted"}
+    sizes |= {"state_dim": 5, "chunk_size": 2, "head_hidden_size": 16, "initial_scale": 0.2}
+    return OpenVLAL1Policy(OpenVLAL1Config(**(sizes | keys)), "cpu")
 
 
 def observe(policy: OpenVLAPolicy, num_rows: int, size: int = 32) -> dict[str, Array]:

@@ -24,15 +24,16 @@ MISTAKES = {
     "misspelt file": (
         "policy=tiny_vl",
         "policy=tiny_vl: allowed are causal_lm, diffusion, mlp_bounded, mlp_categorical, mlp_chunks, "
-        "mlp_deterministic, mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_oft, pi0, pi05, "
-        "smolvla, steered_pi0, steered_smolvla, tiny_openvla, tiny_pi0, tiny_pi05, tiny_qwen, tiny_smolvla, "
-        "tiny_steered_smolvla, tiny_vla (configs/policy), or module:Class of your own; did you mean tiny_vla?",
+        "mlp_deterministic, mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_l1, openvla_oft, "
+        "pi0, pi05, smolvla, steered_pi0, steered_smolvla, tiny_openvla, tiny_openvla_l1, tiny_pi0, tiny_pi05, "
+        "tiny_qwen, tiny_smolvla, tiny_steered_smolvla, tiny_vla (configs/policy), or module:Class of your own; did "
+        "you mean tiny_vla?",
     ),
     "misspelt name": (
         "policy.name=tiny_vl",
-        "policy.name=tiny_vl: allowed are tiny_vla, openvla, smolvla, pi0, pi05, mlp_chunks, steered_smolvla, "
-        "steered_pi0, diffusion with job=embodied (configs/policy), or module:Class of your own; did you mean "
-        "tiny_vla?",
+        "policy.name=tiny_vl: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
+        "steered_smolvla, steered_pi0, diffusion with job=embodied (configs/policy), or module:Class of your own; did "
+        "you mean tiny_vla?",
     ),
     "a path": ("policy=examples/own_policy.py:Policy", "policy=examples/own_policy.py:Policy: allowed are causal_lm"),
     "no module": (
@@ -66,9 +67,9 @@ MISTAKES = {
     ),
     "another kind of job": (
         "policy=own_policy_models:Control",
-        "policy.name=own_policy_models:Control: is for job=control; allowed are tiny_vla, openvla, smolvla, pi0, "
-        "pi05, mlp_chunks, steered_smolvla, steered_pi0, diffusion with job=embodied (configs/policy), or module:Class "
-        "of your own",
+        "policy.name=own_policy_models:Control: is for job=control; allowed are tiny_vla, openvla, openvla_l1, "
+        "smolvla, pi0, pi05, mlp_chunks, steered_smolvla, steered_pi0, diffusion with job=embodied (configs/policy), "
+        "or module:Class of your own",
     ),
     "unknown key": (
         f"policy={OWN_POLICY} policy.hiden_size=64",
@@ -104,7 +105,7 @@ MISTAKES = {
     "no features": (
         f"algorithm=ppo critic.features=policy {EMBODIED}",
         "critic.features=policy: policy.name=own_policy_models:Embodied has no features for a value head; allowed are "
-        "tiny_vla, openvla, smolvla, pi0, pi05",
+        "tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05",
     ),
     "no methods for its features": (
         "policy=own_policy_models:HasFeatures",

@@ -6,7 +6,7 @@ holds ``config.json``, weights in safetensors and a tokenizer. It may hold ``pre
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from embodyflow.policies.pretrained.weight_files import why_unreadable
 CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
 BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")
 WEIGHTS = "*.safetensors"
+HEADS = ("action_head*.pt", "proprio_projector*.pt")
+"""Weights beside those of the model in checkpoints of OpenVLA-OFT with a regression head."""
 NUM_ACTION_BINS = 256
 PADDED_TO = 64
 """Rows that published models add to the embedding, beyond the vocabulary."""
@@ -36,12 +38,14 @@ class Description:
         statistics: Statistics of the actions by data set: ``q01``, ``q99`` and possibly ``mask``, each ``[A]``.
         preprocessing: Content of its ``preprocessor_config.json``; empty without one.
         folder: Folder of the checkpoint; ``None`` for random weights.
+        states: Statistics of the states by data set, as those of the actions; empty where a checkpoint has none.
     """
 
     config: Mapping[str, Any]
     statistics: Mapping[str, Mapping[str, Any]]
     preprocessing: Mapping[str, Any]
     folder: Path | None
+    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_checkpoint(path: str, *, weights: bool) -> Description:
@@ -54,17 +58,19 @@ def read_checkpoint(path: str, *, weights: bool) -> Description:
     Raises:
         ConfigError: It cannot be fetched, or is no OpenVLA; one line that names the key.
     """
-    patterns = [*BESIDE_WEIGHTS, WEIGHTS] if weights else BESIDE_WEIGHTS
+    patterns = [*BESIDE_WEIGHTS, WEIGHTS, *HEADS] if weights else BESIDE_WEIGHTS
     folder = checkpoint_folder(path, patterns, f"policy.path={path}")
     config = read_json(folder / CONFIG)
     if config.get("model_type") != "openvla":
         found = f"its model_type is {config['model_type']!r}" if config else f"it has no {CONFIG}"
         raise ConfigError(f"policy.path={path}: must hold an OpenVLA (model_type 'openvla'); {found}")
+    statistics = read_json(folder / STATISTICS) or config.get("norm_stats") or {}
     return Description(
         config=config,
-        statistics=_action_statistics(read_json(folder / STATISTICS) or config.get("norm_stats") or {}),
+        statistics={name: entry["action"] for name, entry in statistics.items()},
         preprocessing=read_json(folder / PREPROCESSING),
         folder=folder,
+        states={name: entry["proprio"] for name, entry in statistics.items() if entry.get("proprio")},
     )
 
 
@@ -108,11 +114,11 @@ def describe_scratch(config: OpenVLAConfig, num_words: int) -> Description:
     return Description(described, {data_set: statistics}, preprocessing={}, folder=None)
 
 
-def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[str, Any]:
-    """Return the statistics that scale the actions.
+def data_set_of(config: OpenVLAConfig, description: Description) -> str:
+    """Return the data set whose statistics scale the actions.
 
     Raises:
-        ConfigError: There are no statistics of that name, or they have another number of dimensions.
+        ConfigError: There are no statistics of that name.
     """
     known = description.statistics
     key = next(iter(known)) if config.unnorm_key is None and len(known) == 1 else str(config.unnorm_key)
@@ -121,11 +127,22 @@ def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[st
     if key not in known:
         names = ", ".join(known) or "none: the checkpoint has no statistics"
         raise ConfigError(f"policy.unnorm_key={config.unnorm_key}: allowed are {names}")
-    if len(known[key]["q01"]) != config.action_dim:
+    return key
+
+
+def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[str, Any]:
+    """Return the statistics that scale the actions.
+
+    Raises:
+        ConfigError: There are no statistics of that name, or they have another number of dimensions.
+    """
+    key = data_set_of(config, description)
+    statistics = description.statistics[key]
+    if len(statistics["q01"]) != config.action_dim:
         raise ConfigError(
-            f"policy.action_dim={config.action_dim}: the checkpoint's actions of {key} have {len(known[key]['q01'])}"
+            f"policy.action_dim={config.action_dim}: the checkpoint's actions of {key} have {len(statistics['q01'])}"
         )
-    return known[key]
+    return statistics
 
 
 def check_checkpoint(config: OpenVLAConfig) -> None:
@@ -136,21 +153,34 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
     """
     if config.path is None:
         return
-    description = read_checkpoint(config.path, weights=False)
-    statistics_of(config, description)
-    names = _file_names(config.path)
-    if any(name.startswith("action_head") for name in names):
+    if any(name.startswith("action_head") for name in check_files(config, config.path)):
         raise ConfigError(
             f"policy.path={config.path}: predicts actions by a regression head (action_head…), which has no "
-            "probabilities to train on; allowed are checkpoints fine-tuned on action tokens"
+            "probabilities to train on; allowed are checkpoints fine-tuned on action tokens, and this one with "
+            "policy=openvla_l1"
         )
+
+
+def check_files(config: OpenVLAConfig, path: str) -> list[str]:
+    """Check the statistics, the tokenizer and the headers of the weights; return the names of the files.
+
+    Args:
+        config: Configuration with ``path``.
+        path: Its path.
+
+    Raises:
+        ConfigError: One line that names the key and what is allowed.
+    """
+    statistics_of(config, read_checkpoint(path, weights=False))
+    names = _file_names(path)
     if names and not any(name.endswith(".safetensors") for name in names):
-        raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
-    for name in names if Path(config.path).is_dir() else ():
-        if name.endswith(".safetensors") and (reason := why_unreadable(Path(config.path, name))) is not None:
-            raise ConfigError(f"policy.path={config.path}: {name} {reason}")
+        raise ConfigError(f"policy.path={path}: has no weights in safetensors")
+    for name in names if Path(path).is_dir() else ():
+        if name.endswith(".safetensors") and (reason := why_unreadable(Path(path, name))) is not None:
+            raise ConfigError(f"policy.path={path}: {name} {reason}")
     if names and config.tokenizer is None and "tokenizer.json" not in names:
-        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; set policy.tokenizer to one that has")
+        raise ConfigError(f"policy.path={path}: has no tokenizer.json; set policy.tokenizer to one that has")
+    return names
 
 
 def _file_names(path: str) -> list[str]:
@@ -161,7 +191,3 @@ def _file_names(path: str) -> list[str]:
         return HfApi().list_repo_files(path)
     except (OfflineModeIsEnabled, httpx.HTTPError):
         return []
-
-
-def _action_statistics(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {name: entry["action"] for name, entry in statistics.items()}

@@ -7,8 +7,9 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.decisions import at_decisions, decisions
+from embodyflow.policies.embodied.openvla.checkpoint_openvla import Description
 from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig
-from embodyflow.policies.embodied.openvla.modeling_openvla import OpenVLAValue, build_model
+from embodyflow.policies.embodied.openvla.modeling_openvla import Backbone, OpenVLAValue, build_model
 from embodyflow.policies.embodied.openvla.policy_openvla import describe, image_processor, pixels
 
 
@@ -22,9 +23,12 @@ class OpenVLACritic:
 
     def __init__(self, config: OpenVLAConfig, device: str) -> None:
         description, _ = describe(config)
-        policy_model = build_model(description, config.decoding, config.num_action_tokens)
-        self.model: torch.nn.Module = OpenVLAValue(policy_model).to(device)
+        self.model: torch.nn.Module = OpenVLAValue(self._policy_model(config, description)).to(device)
         self._images, self._config, self._device = image_processor(config, description), config, device
+
+    @staticmethod
+    def _policy_model(config: OpenVLAConfig, description: Description) -> Backbone:
+        return build_model(description, config.decoding, config.num_action_tokens)
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:

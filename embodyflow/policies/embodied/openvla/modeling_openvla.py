@@ -61,18 +61,21 @@ class Backbone(nn.Module):
         vision = [block for tower in self.vision_backbone.towers for block in tower.used_blocks]
         return [*vision, *self.language_model.model.layers]
 
-    def embed_context(self, pixels: Tensor, prompt_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def embed_context(self, pixels: Tensor, prompt_ids: Tensor, further: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the embeddings of ``<s>``, the patches of all images and the prompt, and a mask without padding.
 
         Args:
             pixels: Pixels of K images, float32 [N, K, 3·towers, S, S].
             prompt_ids: Prompt, int64 [N, I], padded by 0 in front.
+            further: Embeddings that follow the patches, float [N, m, hidden].
 
         Returns:
-            Embeddings, float [N, 1 + K·P + I, hidden], and the mask, bool [N, 1 + K·P + I].
+            Embeddings, float [N, 1 + K·P + m + I, hidden], and the mask, bool [N, 1 + K·P + m + I].
         """
         num_rows = len(prompt_ids)
         patches = self.projector(self.vision_backbone(pixels.flatten(0, 1))).unflatten(0, (num_rows, -1)).flatten(1, 2)
+        if further is not None:
+            patches = torch.cat([patches, further.to(patches.dtype)], dim=1)
         start = prompt_ids.new_full((num_rows, 1), self.language_model.config.bos_token_id)
         words = self.embed(torch.cat([start, prompt_ids], dim=1))
         embedded = torch.cat([words[:, :1], patches, words[:, 1:]], dim=1)
@@ -104,6 +107,21 @@ class Backbone(nn.Module):
             use_cache=cache is not None,
         ).last_hidden_state
         return hidden
+
+    def read_chunk(self, context: Tensor, present: Tensor, num_tokens: int) -> Tensor:
+        """Return the hidden states that give the L tokens of a chunk, float [N, L, hidden], from one forward pass.
+
+        Args:
+            context: Embeddings of images and prompt, float [N, K, hidden].
+            present: Mask without padding, bool [N, K].
+            num_tokens: L.
+        """
+        blanks = context.new_zeros(len(context), num_tokens, context.shape[-1])
+        last = present.new_full((len(context), 1), self.language_model.config.eos_token_id, dtype=torch.int64)
+        present = F.pad(present, (0, num_tokens + 1), value=True)
+        mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
+        hidden = self.read(torch.cat([context, blanks, self.embed(last)], dim=1), present, mask)
+        return hidden[:, -num_tokens - 2 : -2]  # a position predicts the next word
 
 
 class OpenVLA(Backbone, ABC):
@@ -201,13 +219,7 @@ class ParallelOpenVLA(OpenVLA):
     def read_tokens(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None) -> Tensor:
         """Return the hidden states, which do not depend on the tokens; see :meth:`OpenVLA.read_tokens`."""
         del tokens
-        context, present = self.embed_context(pixels, prompt_ids)
-        blanks = context.new_zeros(len(context), self.num_tokens, context.shape[-1])
-        stop = self.embed(prompt_ids.new_full((len(prompt_ids), 1), self.language_model.config.eos_token_id))
-        present = F.pad(present, (0, self.num_tokens + 1), value=True)
-        mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
-        hidden = self.read(torch.cat([context, blanks, stop], dim=1), present, mask)
-        return hidden[:, -self.num_tokens - 2 : -2]  # a position predicts the next word
+        return self.read_chunk(*self.embed_context(pixels, prompt_ids), self.num_tokens)
 
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Choose all tokens by one forward pass; see :meth:`OpenVLA.decide`."""
@@ -222,7 +234,7 @@ class OpenVLAValue(Backbone):
         policy_model: Model whose parts it takes.
     """
 
-    def __init__(self, policy_model: OpenVLA) -> None:
+    def __init__(self, policy_model: Backbone) -> None:
         nn.Module.__init__(self)  # the parts exist already
         self.vision_backbone, self.projector = policy_model.vision_backbone, policy_model.projector
         self.language_model = policy_model.language_model
@@ -250,11 +262,15 @@ def build_model(description: Description, decoding: str, num_tokens: int) -> Ope
         return DECODERS[decoding](description, num_tokens).eval()
     with torch.device("meta"):  # saves drawing 7 billion random numbers
         model = DECODERS[decoding](description, num_tokens).eval()
-    language_model: Any = model.language_model.model
-    # Loading does not fill it, since it has no weights.
-    language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)
+    build_rotary_embedding(model)
     load_weights(model, sorted(description.folder.glob(WEIGHTS)))
     return model
+
+
+def build_rotary_embedding(model: Backbone) -> None:
+    """Build the part of a model on the meta device that has no weights, which loading does not fill."""
+    language_model: Any = model.language_model.model
+    language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)
 
 
 def tower_sizes(description: Description) -> list[TowerSizes]:

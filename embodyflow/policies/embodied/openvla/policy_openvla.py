@@ -45,7 +45,7 @@ class OpenVLAPolicy:
         device: Device of the model.
     """
 
-    token_dtype = np.dtype(np.int64)
+    token_dtype: np.dtype[Any] = np.dtype(np.int64)
     num_imitation_draws = 0
 
     def __init__(self, config: OpenVLAConfig, device: str) -> None:
@@ -55,8 +55,11 @@ class OpenVLAPolicy:
         self._num_bins: int = self.description.config["n_action_bins"]
         self.codec = ActionCodec(statistics_of(config, self.description), self._num_bins, config.gripper)
         self.images = image_processor(config, self.description)
-        self.model: torch.nn.Module = build_model(self.description, config.decoding, self.num_tokens).to(device)
+        self.model: torch.nn.Module = self._build_model().to(device)
         self._device = device
+
+    def _build_model(self) -> torch.nn.Module:
+        return build_model(self.description, self.config.decoding, self.num_tokens)
 
     @property
     def horizon(self) -> int:

@@ -1,0 +1,23 @@
+"""Check of OpenVLA-OFT with a regression head against its checkpoint or its environment."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from embodyflow.policies.embodied.openvla_l1.checkpoint_openvla_l1 import check_checkpoint
+from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
+from embodyflow.policies.env_match import check_unit_bounds
+
+
+def check(config: OpenVLAL1Config, env: gym.Env[Any, Any]) -> None:
+    """Refuse a checkpoint of another kind or of other sizes.
+
+    A model of random weights has no statistics to scale its actions: it needs an environment bounded by -1 and 1.
+
+    Raises:
+        ConfigError: One line that names the key and what is allowed.
+    """
+    if config.path is None:
+        check_unit_bounds(config, env)
+    else:
+        check_checkpoint(config, config.path)
