@@ -157,6 +157,7 @@ LEFT_OUT = {
     "robots.batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,
     "operations.chaos": _FAULTS,
+    "control.cleanrl": "its peer is a package for another version of Gymnasium, in a folder of its own",
     "control.traced_steps": _OWN,
     "robots.dagger": _LEARNING,
     "orchestration.durability": _OWN,
