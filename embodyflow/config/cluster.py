@@ -19,7 +19,8 @@ class ClusterConfig(Config):
         cpus_per_worker: CPUs that each worker reserves in Ray; fractions are allowed.
         gpus_per_worker: GPUs that each worker reserves in Ray; a fraction below 1 shares a GPU between workers.
         start_timeout: Seconds that workers may take to start.
-        node_timeout: Seconds that one node of the graph may take.
+        node_timeout: Seconds that one node of the graph may take, or a streamed group. A worker that replaces a lost
+            one has all of them again, after its start.
         head_timeout: Seconds that the head of the Ray cluster may be gone before the run ends. A large number makes
             sense where another head takes over its state.
         max_recoveries: Retries of the same step of a run after parts of the cluster failed.

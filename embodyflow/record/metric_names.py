@@ -130,8 +130,8 @@ METRICS = {
     "perf/<node>_cpu_seconds": "CPU time of all ranks in one node, without their environment processes.",
     "perf/<node>_queued_seconds": "How much sooner the last rank in one node would end if none waited for a core; 0 "
     "where the kernel does not tell.",
-    "perf/flow_cpu_seconds": "CPU time of the flow's process in an iteration.",
-    "perf/flow_queued_seconds": "How long the flow was ready to run and had no core.",
+    "perf/flow_cpu_seconds": "CPU time of the flow's process in `perf/iteration_seconds`.",
+    "perf/flow_queued_seconds": "How long the flow was ready to run and had no core, in `perf/iteration_seconds`.",
     "perf/critical_path_seconds": "Time of the chain of nodes that takes longest, by the slowest rank of each.",
     "perf/commit_seconds": "How long the commit held up the run: publish weights, write the checkpoint, free rows.",
     "perf/<group>_idle_share": "Share of `perf/iteration_seconds` in which ranks of a group had no node, as a mean.",

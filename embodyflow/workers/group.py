@@ -80,6 +80,7 @@ class WorkerGroup:
         self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and its error
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self._coming: list[Any] = []  # further ranks that do not belong to it yet
+        self._started: dict[int, Any] = {}  # the handle of each rank that has been ready
         self.pids: dict[int, int] = {}
         self.nodes: dict[int, str] = {}
         self.busy = BusyTime(shape.num_ranks)
@@ -104,6 +105,8 @@ class WorkerGroup:
 
     async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool = False) -> list[NodeResult]:
         """Run one node on all ranks at once; a rank that dies is replaced if possible.
+
+        Its successor has the whole time limit again.
 
         Args:
             calls: One call per rank.
@@ -140,6 +143,7 @@ class WorkerGroup:
         """
         assert len(self) == 1, "nodes on several ranks take turns"
         async with self.alone(iteration=call.iteration, node=call.node_id):
+            await self._wait_for_start(0)
             seconds = call.timeout + INTERRUPT_SECONDS
             late = f"{call.node_id} on the {self.role} group took longer than {seconds:g} s"
             with self.busy.at_work(0):
@@ -148,6 +152,8 @@ class WorkerGroup:
 
     async def play_group(self, rank: int, new_call: Callable[[], GroupCall]) -> NodeResult:
         """Play a group on one rank, beside others; a rank that dies is replaced, and its successor plays the group.
+
+        The successor has the whole time limit again.
 
         Args:
             rank: Rank of the worker.
@@ -159,10 +165,7 @@ class WorkerGroup:
             Exception: The group failed.
         """
         call = new_call()
-        seconds = call.timeout + INTERRUPT_SECONDS
-        late = f"group {call.ticket.group} of {call.node_id} took longer than {seconds:g} s"
-        [result] = await self._within(_gather([self._run_rank(rank, "play_group", new_call)]), late, seconds)
-        return result
+        return await self._run_rank(rank, "play_group", f"group {call.ticket.group} of {call.node_id}", new_call)
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order.
@@ -245,6 +248,7 @@ class WorkerGroup:
                 ended = self._ranks[number:]
                 del self._ranks[number:]
                 await _end(ended)
+                self._started = {rank: handle for rank, handle in self._started.items() if rank < number}
                 self.pids = {rank: pid for rank, pid in self.pids.items() if rank < number}
                 self.nodes = {rank: node for rank, node in self.nodes.items() if rank < number}
                 self.busy.resize(number)
@@ -288,19 +292,28 @@ class WorkerGroup:
         raise WorkerLostError(f"the {self.role} group is out of step: node {node_id} failed on a rank")
 
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        waits = [self._run_rank(rank, method, partial(_same, call)) for rank, call in enumerate(calls)]
-        # A rank interrupts Python code itself; a hang in native code ends here.
-        seconds = calls[0].timeout + INTERRUPT_SECONDS
-        late = f"{calls[0].node_id} on the {self.role} group took longer than {seconds:g} s"
-        return await self._within(_gather(waits), late, seconds)
+        what = f"{calls[0].node_id} on the {self.role} group"
+        return await _gather(
+            [self._run_rank(rank, method, what, partial(_same, call)) for rank, call in enumerate(calls)]
+        )
 
-    async def _run_rank(self, rank: int, method: str, new_call: Callable[[], NodeCall | GroupCall]) -> NodeResult:
+    async def _run_rank(
+        self, rank: int, method: str, what: str, new_call: Callable[[], NodeCall | GroupCall]
+    ) -> NodeResult:
+        """Run a call on a rank; a rank that dies is replaced if possible.
+
+        The time limit is that of an attempt. It excludes the start of a successor, which has one of its own.
+        """
         for attempt in range(MAX_RESTARTS + 1):
+            await self._wait_for_start(rank)
             handle, call = self._ranks[rank], new_call()
+            # A rank interrupts Python code itself; a hang in native code ends here.
+            seconds = call.timeout + INTERRUPT_SECONDS
             try:
                 with self.busy.at_work(rank):
-                    result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
-                return result
+                    answer = self._all([getattr(handle, method).remote(call)])
+                    [result] = await self._within(answer, f"{what} took longer than {seconds:g} s", seconds)
+                return cast(NodeResult, result)
             except WorkerLostError as loss:
                 if self._is_collective or attempt == MAX_RESTARTS:
                     raise
@@ -337,12 +350,19 @@ class WorkerGroup:
             self.pids[rank] = answer.result()  # still unknown if the wait for its start was cancelled
 
     async def _replace(self, rank: int, lost: Any) -> None:
-        """Restart a rank, unless that happened since ``lost`` was its handle."""
+        """Restart a rank, unless that happened since ``lost`` was its handle, and wait until it is ready."""
         async with self._replacing:
-            if self._ranks[rank] is not lost:
-                return
-            await in_thread(self._respawn, rank, lost)
-            await self._ready({rank: self._ranks[rank]})
+            if self._ranks[rank] is lost:
+                await in_thread(self._respawn, rank, lost)
+        await self._wait_for_start(rank)
+
+    async def _wait_for_start(self, rank: int) -> None:
+        """Wait until the engine of a rank is built, if it has replaced a lost one."""
+        if self._started.get(rank) is self._ranks[rank]:
+            return
+        async with self._replacing:
+            if self._started.get(rank) is not self._ranks[rank]:  # nobody else has waited for it
+                await self._ready({rank: self._ranks[rank]})
 
     def _respawn(self, rank: int, lost: Any) -> None:
         """Replace a rank, also if no one waits for it any longer: no killed rank stays in the group."""
@@ -407,6 +427,7 @@ class WorkerGroup:
         self.pids.update(zip(ranks, pids, strict=True))
         self.nodes.update(zip(ranks, nodes, strict=True))
         await self._provide_buffers(nodes)
+        self._started.update(ranks)
 
     async def _within(self, answers: Any, late: str, seconds: float) -> list[Any]:
         """Wait for answers; after ``seconds`` raise a :class:`NodeTimeoutError` with the message ``late``."""

@@ -14,13 +14,15 @@ from node_calls import call_of
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
+from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import NodeTimeoutError, ShardLostError, WorkerLostError
 from embodyflow.workers import group as group_module
 from embodyflow.workers import lost_actors
-from embodyflow.workers.calls import NodeCall
+from embodyflow.workers.calls import GroupCall, NodeCall
 from embodyflow.workers.group import WorkerGroup
 
 CALL = call_of(iteration=1)
+GROUP_CALL = GroupCall("rollout", Ticket(12, 0, 2), 0, "folder", {}, num_versions=3, stream=0, timeout=2.0)
 OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("1 worker was killed due to the node running low on memory\nTop 10 …")
 
 
@@ -64,6 +66,7 @@ class Rank:
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
         self._busy = asyncio.Lock()  # held by the calls that run one at a time
         self.run_compute_node = SimpleNamespace(remote=self._remote(self._compute))
+        self.play_group = SimpleNamespace(remote=self._remote(self._compute))
         self.stacks = SimpleNamespace(remote=self._remote(self._begin))
 
     def _remote(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Answer]:
@@ -73,7 +76,9 @@ class Rank:
         async with self._busy:
             return await self._compute(call)
 
-    async def _compute(self, call: NodeCall) -> Any:
+    async def _compute(self, call: NodeCall | GroupCall) -> Any:
+        if not self.has_started:
+            await self._begin()
         self.num_nodes += 1
         return await self._done(self._node)
 
@@ -364,6 +369,66 @@ def test_nodes_with_a_model_take_turns_and_the_limit_excludes_the_wait(
         return await asyncio.gather(*(group.run_node([replace(CALL, timeout=0.8)]) for _ in range(2)))
 
     assert asyncio.run(both()) == [["done"], ["done"]]
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "INTERRUPT_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("unit", ["node", "group"])
+def test_the_successor_of_a_lost_rank_has_the_whole_time_limit(
+    unit: str, tiny_config: Callable[..., RunConfig], killed: list[Rank], no_grace: None
+) -> None:
+    """The limit excludes what the lost rank had done, and the start of its successor."""
+    share = 0.6 * GROUP_CALL.timeout
+    lost, successor = Rank(1, after(share, failing(OUT_OF_MEMORY))), Rank(2, node=after(share), start=after(share))
+    group = Group(tiny_config(), [lost, successor])
+
+    async def run() -> Any:
+        if unit == "node":
+            return (await group.run_node([replace(CALL, timeout=GROUP_CALL.timeout)]))[0]
+        return await group.play_group(0, lambda: GROUP_CALL)
+
+    assert asyncio.run(run()) == "done"
+    assert killed == [lost]
+
+
+def test_a_group_that_comes_while_a_rank_is_replaced_has_the_whole_time_limit(
+    tiny_config: Callable[..., RunConfig], killed: list[Rank], no_grace: None
+) -> None:
+    share = 0.6 * GROUP_CALL.timeout
+    lost, successor = Rank(1, failing(OUT_OF_MEMORY)), Rank(2, node=after(share), start=after(share))
+    group = Group(tiny_config(), [lost, successor])
+
+    async def run() -> list[Any]:
+        await group.start()
+        first = asyncio.create_task(group.play_group(0, lambda: GROUP_CALL))
+        async with asyncio.timeout(20.0):
+            while group._ranks[0] is lost:
+                await asyncio.sleep(0.01)
+        return [await group.play_group(0, lambda: GROUP_CALL), await first]
+
+    assert asyncio.run(run()) == ["done", "done"]
+
+
+@pytest.mark.parametrize("unit", ["node", "group"])
+def test_each_attempt_has_a_time_limit(
+    unit: str, tiny_config: Callable[..., RunConfig], killed: list[Rank], no_grace: None
+) -> None:
+    slow = Rank(2, node=after(20.0))
+    group = Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY)), slow])
+    expected = {"node": "node on the rollout group took longer than 0.1 s"}
+
+    async def run() -> None:
+        if unit == "node":
+            await group.run_node([replace(CALL, timeout=0.1)])
+        await group.play_group(0, lambda: replace(GROUP_CALL, timeout=0.1))
+
+    with pytest.raises(NodeTimeoutError) as caught:
+        asyncio.run(run())
+    assert str(caught.value) == expected.get(unit, "group 12 of rollout took longer than 0.1 s")
+    assert slow.num_nodes == 1
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

@@ -86,14 +86,15 @@ async def run_nodes(index: int, run_node: RunNode, *, chains: bool = False) -> t
     await keep_episodes(run, index, reports)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= to_floats(await run.session.buffer_metrics())
-    began = max(started, run.turns.finished_at)  # time in flight with the previous iteration counts for that one
+    if run.turns.finished_at > started:  # what is in flight with the previous iteration counts for that one
+        started, core_time = run.turns.finished_at, run.turns.core_time_at_finish
     ended = time.perf_counter()
-    metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - began, 0.0)
-    metrics["perf/iteration_seconds"] = ended - began
+    metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - started, 0.0)
+    metrics["perf/iteration_seconds"] = ended - started
     of_flow = core_time_so_far() - core_time
     metrics |= {"perf/flow_cpu_seconds": of_flow.computing, "perf/flow_queued_seconds": of_flow.queued}
     metrics |= used_time(run.graph, reports) | used_resources(reports.values())
-    idle = run.session.idle_shares(began, ended)
+    idle = run.session.idle_shares(started, ended)
     metrics |= {f"perf/{group}_idle_share": share for group, share in idle.items()}
     metrics["perf/rollout_workers"] = float(num_workers)
     run.scaling.end(index, metrics)

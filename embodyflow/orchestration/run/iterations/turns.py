@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import defaultdict
 
+from embodyflow.process.core_time import core_time_so_far
 from embodyflow.process.tracing import span
 
 
@@ -31,6 +32,7 @@ class Turns:
     Attributes:
         is_restored: Whether the last finished iteration is a restored one, whose evaluation and alarms may be due.
         finished_at: ``time.perf_counter()`` when the last iteration finished.
+        core_time_at_finish: Time on cores so far, of the flow's process, at that moment.
         rolled_out_at: ``time.perf_counter()`` when each unfinished iteration was rolled out, by index.
     """
 
@@ -43,7 +45,7 @@ class Turns:
         self.is_restored = True
         self._rolled_out, self._finished = _Milestones("rollout", index), _Milestones("end", index)
         self._sampled: dict[int, _Milestones] = {}  # by version: iterations whose segment with it is done
-        self.finished_at = time.perf_counter()
+        self.finished_at, self.core_time_at_finish = time.perf_counter(), core_time_so_far()
         self.rolled_out_at: dict[int, float] = {}
 
     @property
@@ -90,7 +92,7 @@ class Turns:
     def mark_finished(self, index: int) -> None:
         """Mark the iteration as finished."""
         self.is_restored = False
-        self.finished_at = time.perf_counter()
+        self.finished_at, self.core_time_at_finish = time.perf_counter(), core_time_so_far()
         self.rolled_out_at.pop(index, None)
         self._sampled.pop(index - 1 - self.max_staleness, None)  # no later iteration uses that version
         self._finished.mark(index)
