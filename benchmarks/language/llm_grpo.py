@@ -5,7 +5,7 @@ after ``pip install trl==1.16.0`` into the project's environment, which changes 
 with 0.6 million random weights in float32, on one CPU thread per contender, with 8 responses to each of 8 prompts.
 There are three workloads: responses of 32 tokens to prompts of 6; long-tailed responses of at most 96 tokens, which one
 token in a vocabulary of two dozen ends; and responses of 32 tokens to prompts of 90, each of which TRL computes 8
-times.
+times. ``--model <file.gguf or folder>`` takes a published model in place of the small one, with 2 prompts.
 
 Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
 all 64 rows. Ours is the computation of a run's workers without Ray and Prefect, whose cost
@@ -25,8 +25,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,8 +42,7 @@ from benchmarks.report import write_report
 
 OURS, TRL = "embodyflow", "trl"
 PARTS = ("generate", "log_probs", "train", "sync", "rest")
-NUM_PROMPTS, GROUP_SIZE, LEARNING_RATE, KL = 8, 8, 1e-6, 0.04
-NUM_ROWS = NUM_PROMPTS * GROUP_SIZE
+GROUP_SIZE, LEARNING_RATE, KL = 8, 1e-6, 0.04
 WORKLOADS = {  # numbers in a prompt, maximum response length, True if responses may end earlier
     "64 responses of 32 tokens": (2, 32, False),
     "64 long-tailed responses": (2, 96, True),
@@ -52,6 +52,39 @@ NUM_WARM_UP = 2
 RESULTS = ROOT / "benchmarks" / "results" / "llm_grpo.json"
 
 Round = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What both contenders do.
+
+    Attributes:
+        folder: Folder of the model.
+        words: Words of our configuration that choose the model.
+        num_prompts: Prompts of a round.
+        num_numbers: Numbers in a prompt.
+        longest: Maximum length of a response.
+        ends: Whether responses may end earlier.
+        num_rounds: Rounds with the warm-up.
+    """
+
+    folder: Path
+    words: tuple[str, ...]
+    num_prompts: int
+    num_numbers: int
+    longest: int
+    ends: bool
+    num_rounds: int
+
+    @property
+    def num_rows(self) -> int:
+        """Responses of a round."""
+        return self.num_prompts * GROUP_SIZE
+
+    def prompts(self, round_: int) -> list[str]:
+        """Return the prompts of a round."""
+        numbers = np.random.default_rng(round_).integers(10, 100, size=(self.num_prompts, self.num_numbers)).tolist()
+        return ["+".join(map(str, each)) + "=" for each in numbers]
 
 
 class Clock:
@@ -84,38 +117,35 @@ def _add(total: tuple[float, float], start: tuple[float, float], end: tuple[floa
     return total[0] + end[0] - start[0], total[1] + end[1] - start[1]
 
 
-def prompts_of(round_: int, num_numbers: int) -> list[str]:
-    numbers = np.random.default_rng(round_).integers(10, 100, size=(NUM_PROMPTS, num_numbers)).tolist()
-    return ["+".join(map(str, each)) + "=" for each in numbers]
-
-
 def reward(response: str) -> float:
     return response.count("1") / (len(response) + 1)
 
 
-def run_config() -> Any:
+def run_config(words: Sequence[str], num_prompts: int) -> Any:
     from embodyflow.config.composition.compose import compose_config
 
     return compose_config(
         [
-            *("experiment=math", "run_id=benchmark", "rollout.num_workers=1", f"rollout.num_groups={NUM_PROMPTS}"),
+            *("experiment=math", "run_id=benchmark", "rollout.num_workers=1", f"rollout.num_groups={num_prompts}"),
             *(f"rollout.group_size={GROUP_SIZE}", "rollout.max_response_tokens=96", "trainer.num_minibatches=1"),
             *("trainer.schedule.warmup_iterations=0", "trainer.schedule.name=constant", "evaluation.num_prompts=8"),
             *(f"trainer.learning_rate={LEARNING_RATE}", f"+algorithm.kl.coef={KL}"),
+            *words,
         ]
     )
 
 
-def save_model(folder: Path) -> None:
+def save_model(folder: Path, words: Sequence[str]) -> None:
+    """Write the model that our configuration chooses as a folder that transformers reads."""
     from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model, save_folder
     from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
-    policy = run_config().policy
+    policy = run_config(words, num_prompts=8).policy
     tokenizer = build_tokenizer(policy)
     save_folder(build_model(policy, tokenizer), tokenizer, folder)
 
 
-def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
+def ours(job: Job, pipe: Connection) -> None:
     import torch
 
     import tasks
@@ -128,25 +158,25 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
     from embodyflow.rollouts.language.language_rollout import columns_of
     from embodyflow.training.language_trainer import LanguageTrainer
 
-    config = run_config()
+    config = run_config(job.words, job.num_prompts)
     trainer: Any = LanguageTrainer(config, 0, 1)
     trainer.connect(f"127.0.0.1:{_free_port()}")
-    engine = build_generation_engine(HFConfig(max_num_seqs=NUM_ROWS), folder, "cpu")
+    engine = build_generation_engine(HFConfig(max_num_seqs=job.num_rows), job.folder, "cpu")
     tokenizer = trainer.policy.tokenizer
-    sampling = Sampling(max_tokens=longest, stop_token_ids=(tokenizer.eos_token_id,) if ends else ())
+    sampling = Sampling(max_tokens=job.longest, stop_token_ids=(tokenizer.eos_token_id,) if job.ends else ())
     sequences = probe_sequences(config.seed, len(tokenizer))
     engine.update_weights(trainer.weights(), 0)
-    rows = torch.arange(NUM_ROWS)
-    for round_ in range(num_rounds):
+    rows = torch.arange(job.num_rows)
+    for round_ in range(job.num_rounds):
         pipe.recv()
         clock, call = Clock(), SimpleNamespace(policy_version=round_)
         with clock.part("generate"):
-            different = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_, num_numbers)]
+            different = [tuple(tokenizer(text)["input_ids"]) for text in job.prompts(round_)]
             prompts = [prompt for prompt in different for _ in range(GROUP_SIZE)]
-            requests = [Request(prompt, NUM_ROWS * round_ + row) for row, prompt in enumerate(prompts)]
+            requests = [Request(prompt, job.num_rows * round_ + row) for row, prompt in enumerate(prompts)]
             completions = engine.generate(requests, sampling)
             batch = to_batch(columns_of(prompts, completions))
-        batch["uid"], batch["group_id"], batch["seed"] = rows + NUM_ROWS * round_, rows // GROUP_SIZE, rows
+        batch["uid"], batch["group_id"], batch["seed"] = rows + job.num_rows * round_, rows // GROUP_SIZE, rows
         texts = tokenizer.batch_decode([one.token_ids for one in completions], skip_special_tokens=True)
         mask, scores = batch["loss_mask"], torch.tensor([reward(text) for text in texts])
         batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
@@ -155,7 +185,7 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
             batch = tasks.compute_old_log_prob(batch, worker=trainer, call=call).batch
             batch = tasks.compute_ref_log_prob(batch, worker=trainer).batch
         with clock.part("train"):
-            trainer.step(batch, positions=np.arange(NUM_ROWS), total_rows=NUM_ROWS, seed=round_)
+            trainer.step(batch, positions=np.arange(job.num_rows), total_rows=job.num_rows, seed=round_)
         with clock.part("sync"):
             engine.update_weights(trainer.weights(), round_ + 1)
             compare(trainer.probe(), engine.score(sequences), 1e-4, round_ + 1, rank=0)
@@ -163,11 +193,11 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
     trainer.close()
 
 
-def trl(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
-    _trl_trainer(folder, num_numbers, longest, ends, num_rounds, pipe).train()
+def trl(job: Job, pipe: Connection) -> None:
+    _trl_trainer(job, pipe).train()
 
 
-def _trl_trainer(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> Any:
+def _trl_trainer(job: Job, pipe: Connection) -> Any:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -203,23 +233,23 @@ def _trl_trainer(folder: Path, num_numbers: int, longest: int, ends: bool, num_r
             pipe.send(trainer.clock.stop(trainer.tokens))
 
     trainer = Timed(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(job.folder, dtype=torch.float32),
         reward_funcs=lambda completions, **columns: [reward(text) for text in completions],
-        args=_trl_settings(longest, ends, num_rounds),
+        args=_trl_settings(job),
         train_dataset=Dataset.from_list(
-            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index, num_numbers)]
+            [{"prompt": text} for index in range(job.num_rounds) for text in job.prompts(index)]
         ),
-        processing_class=AutoTokenizer.from_pretrained(folder),
+        processing_class=AutoTokenizer.from_pretrained(job.folder),
         callbacks=[Turns()],
     )
     return trainer
 
 
-def _trl_settings(longest: int, ends: bool, num_rounds: int) -> Any:
+def _trl_settings(job: Job) -> Any:
     """Return the settings with which TRL's trainer does the same as ours, one round per step."""
     from trl import GRPOConfig
 
-    options = {} if ends else {"generation_kwargs": {"min_new_tokens": longest}}
+    options = {} if job.ends else {"generation_kwargs": {"min_new_tokens": job.longest}}
     with tempfile.TemporaryDirectory() as output:
         return GRPOConfig(
             **options,
@@ -227,10 +257,10 @@ def _trl_settings(longest: int, ends: bool, num_rounds: int) -> Any:
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
-            per_device_train_batch_size=NUM_ROWS,
+            per_device_train_batch_size=job.num_rows,
             num_generations=GROUP_SIZE,
-            max_completion_length=longest,
-            max_steps=num_rounds,
+            max_completion_length=job.longest,
+            max_steps=job.num_rounds,
             learning_rate=LEARNING_RATE,
             lr_scheduler_type="constant",
             max_grad_norm=1.0,
@@ -257,20 +287,20 @@ CONTENDERS: dict[str, Callable[..., None]] = {OURS: ours, TRL: trl}
 """Functions that answer each message with one round."""
 
 
-def contender(pipe: Connection, name: str, arguments: tuple[Any, ...]) -> None:
+def contender(pipe: Connection, name: str, job: Job) -> None:
     import torch
 
     torch.set_num_threads(1)
-    CONTENDERS[name](*arguments, pipe)
+    CONTENDERS[name](job, pipe)
 
 
 class Process:
     """A contender in its own process."""
 
-    def __init__(self, name: str, *arguments: Any) -> None:
+    def __init__(self, name: str, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=contender, args=(theirs, name, arguments))
+        self._process = context.Process(target=contender, args=(theirs, name, job))
         self._process.start()
         theirs.close()
 
@@ -286,13 +316,12 @@ class Process:
         self._process.join()
 
 
-def measure(folder: Path, workload: tuple[int, int, bool], num_rounds: int) -> dict[str, list[Round]]:
+def measure(job: Job) -> dict[str, list[Round]]:
     """Run the contenders in turns; return their rounds without the warm-up."""
     with ExitStack() as stack:
-        total = num_rounds + NUM_WARM_UP
-        processes = {name: stack.enter_context(Process(name, folder, *workload, total)) for name in CONTENDERS}
+        processes = {name: stack.enter_context(Process(name, job)) for name in CONTENDERS}
         rounds: dict[str, list[Round]] = {name: [] for name in processes}
-        for _ in range(total):
+        for _ in range(job.num_rounds):
             for name, process in processes.items():
                 rounds[name].append(process.round())
     return {name: each[NUM_WARM_UP:] for name, each in rounds.items()}
@@ -336,14 +365,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--model", help="published model, a GGUF file or a folder, in place of the small one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.model and arguments.output == RESULTS:
+        parser.error("--model needs --output, since the results are those of the small model")
     os.environ["OMP_NUM_THREADS"] = "1"
+    words = ("policy=causal_lm", f"policy.path={arguments.model}") if arguments.model else ()
+    num_prompts, total = 2 if arguments.model else 8, arguments.rounds + NUM_WARM_UP
     with tempfile.TemporaryDirectory() as folder:
-        save_model(Path(folder))
-        comparisons = [
-            report(name, measure(Path(folder), WORKLOADS[name], arguments.rounds)) for name in arguments.workloads
-        ]
+        save_model(Path(folder), words)
+        jobs = {name: Job(Path(folder), words, num_prompts, *WORKLOADS[name], total) for name in arguments.workloads}
+        comparisons = [report(name.replace("64", str(job.num_rows)), measure(job)) for name, job in jobs.items()]
     write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
 
 
