@@ -64,14 +64,14 @@ def run_script(metrics: Path, words: list[str]) -> None:
     clip = gym.wrappers.TransformObservation
     gym.wrappers.TransformObservation = lambda env, func: clip(env, func, env.observation_space)  # type: ignore[misc]
 
-    class Writer(tensorboard.SummaryWriter):  # type: ignore[misc]
+    class Writer(tensorboard.SummaryWriter):
         def add_scalar(self, tag: str, *values: Any) -> None:
             super().add_scalar(tag, *values)
             if tag == "charts/SPS":  # the last of an iteration
                 with metrics.open("a") as file:
                     file.write(json.dumps({"rollout/num_steps": config.rows_per_iteration}) + "\n")
 
-    tensorboard.SummaryWriter = Writer
+    tensorboard.SummaryWriter = Writer  # type: ignore[misc]
     options = {
         "env-id": config.env.id,
         "seed": config.seed,

@@ -145,7 +145,17 @@ def _row_scores(inputs: AdvantageInputs) -> Tensor:
 
 def _center(scores: Tensor, groups: Groups) -> Tensor:
     """Subtract each group's mean; a single row has no siblings to compare with and keeps its score."""
-    return scores - groups.mean(scores).masked_fill(groups.single, 0.0)[groups.index]
+    return _subtract(groups.mean(scores), scores, groups)
+
+
+def _subtract(baselines: Tensor, scores: Tensor, groups: Groups) -> Tensor:
+    """Subtract each group's baseline, [G], from its scores, [B]; a single row keeps its score.
+
+    Equal scores of a group become exactly 0: a mean is rounded, and GRPO would divide what is left of large scores by a
+    deviation of the same size.
+    """
+    centered = scores - baselines.masked_fill(groups.single, 0.0)[groups.index]
+    return centered.masked_fill(~(groups.mixed(scores) | groups.single)[groups.index], 0.0)
 
 
 def _compare(
@@ -365,7 +375,7 @@ def opo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
     lengths = inputs.mask.sum(1).double()
     mean_length = groups.mean(lengths)
     baseline = groups.mean(lengths * scores) / mean_length.masked_fill(mean_length == 0, 1.0)
-    return _spread(scores - baseline.masked_fill(groups.single, 0.0)[groups.index], inputs.mask)
+    return _spread(_subtract(baseline, scores, groups), inputs.mask)
 
 
 def pass_at_k(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:

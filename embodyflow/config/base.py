@@ -11,6 +11,8 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 LearningRate = Annotated[float, Field(gt=0, le=100)]
 """The step size of an optimizer; a larger one is a slip of the exponent."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Place = Annotated[str, Field(min_length=1)]
+"""A file, folder or function; an empty one is what a shell makes of a variable that is not set."""
 RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 """Names that stay inside the folder of all runs: no separators, and no dot at the start."""
 RunName = Annotated[str, Field(pattern=RUN_NAME_PATTERN)]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import Config, Fraction, PositiveInt
+from embodyflow.config.base import Config, Fraction, Place, PositiveInt
 
 
 class PipelineConfig(Config):
@@ -19,9 +19,9 @@ class PipelineConfig(Config):
             single trainer rank in one call, for iterations of a second or less.
     """
 
-    name: str | None = None
-    custom_fn: str | None = None
-    yaml: str | None = None
+    name: Place | None = None
+    custom_fn: Place | None = None
+    yaml: Place | None = None
     task_runs: Literal["node", "iteration"] = "node"
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.config.base import Config, LearningRate, PositiveInt, RunName
+from embodyflow.config.base import Config, LearningRate, Place, PositiveInt, RunName
 from embodyflow.config.branch import BranchConfig
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.health_checks import check_health, rolling_back
@@ -274,7 +274,7 @@ class RunConfig(Config):
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None
-    run_root: str = "runs"
+    run_root: Place = "runs"
     job: str
     pipeline: PipelineConfig
     algorithm: AlgorithmConfig

@@ -106,6 +106,17 @@ class DatasetDemonstrations:
             raise ConfigError(f"warm_start.dataset={error}") from error
         return {name: self._joined(episode, column, values) for name, column in columns.items()}
 
+    def mean(self, name: str, episodes: Sequence[DatasetEpisode]) -> NDArray[np.float64]:
+        """Return the mean of a column of vectors over the steps of episodes, float64 ``[D]``.
+
+        Raises:
+            ConfigError: See :meth:`read`.
+        """
+        column = {name: self._columns[name]}
+        parts = [self._read(episode, column)[name] for episode in episodes]
+        mean: NDArray[np.float64] = np.concatenate([part.reshape(len(part), -1) for part in parts]).mean(0, np.float64)
+        return mean
+
     def statistics(self, name: str) -> FeatureStatistics:
         """Return the data set's statistics of a column of vectors.
 

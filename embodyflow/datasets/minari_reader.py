@@ -75,6 +75,11 @@ class MinariReader:
                     f"{self.path}: {name} of episode {episode.index} has {len(columns[name])} steps, its description "
                     f"says {episode.num_steps}"
                 )
+            if columns[name].shape[1:] != self.features[name].shape:
+                raise ConfigError(
+                    f"{self.path}: {name} of episode {episode.index} has {list(columns[name].shape[1:])} numbers a "
+                    f"step, its space says {list(self.features[name].shape)}"
+                )
         return columns
 
     def _episode_metadata(self) -> Iterator[Mapping[str, Any]]:

@@ -17,6 +17,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from embodyflow.durations import MOST_SECONDS
+
 NodeId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
 Reference = Annotated[
     str,
@@ -97,9 +99,9 @@ class Node(BaseModel):
     """True if the node uses weights and never changes them."""
     config: dict[str, JsonValue] = {}
     """Values that the function gets as `config`."""
-    retries: Annotated[int, Field(ge=0, strict=True)] = 0
+    retries: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
     """Retries after a failure; must be 0 for a node that trains."""
-    timeout_seconds: Annotated[float, Field(gt=0, strict=True)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=MOST_SECONDS, strict=True)] | None = None
     """Seconds that the node may take; null means the cluster's node_timeout."""
     reads: tuple[str, ...] | None = None
     """Columns that the node needs; null means those that the function declares."""

@@ -98,12 +98,19 @@ def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
         specs, functions, problems = _find_functions(specs)
     nodes, unreadable = parse_nodes(specs)
     structure = structure_problems(specs)
-    problems += unreadable + structure
+    problems += [each for each in unreadable if not _follows(each, problems)] + structure
     if not unreadable and not structure:
         by_id = {node.node_id: node for node in nodes}
         problems += [Problem(node_id, message) for node_id, message in misplaced(by_id)]
         problems += _unwritten_columns(by_id, functions)
     return nodes, problems
+
+
+def _follows(problem: Problem, found: Sequence[Problem]) -> bool:
+    """Return True if a node's missing type only results from the misspelt name of a built-in function."""
+    is_type = problem.message.startswith("node_type: is missing")
+    misspelt = (each for each in found if each.message.startswith("executable_ref='tasks"))
+    return is_type and any(each.node_id == problem.node_id for each in misspelt)
 
 
 def parse_nodes(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:

@@ -127,6 +127,10 @@ def read_workflow(path: str | Path) -> tuple[dict[str, Any], list[str]]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:  # a value that only looks like a date, or a number of thousands of digits
+        raise ConfigError(f"{path}: has a value that cannot be read; write text in quotes: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is nested too deeply; allowed are some hundred levels") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a mapping with the keys {', '.join(PipelineFile.model_fields)}")
     if not isinstance(content.get("nodes"), list):

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.warm_start import DatasetConfig
@@ -76,10 +77,13 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
     _check_names("warm_start.dataset.tasks", chosen.tasks, config.env.tasks)
     demonstrations = open_demonstrations(config, env)
     _check_rate(chosen, demonstrations.fps, env)
-    episodes = chosen_episodes(config, demonstrations, instructions)
+    episodes = [episode for each in chosen_episodes(config, demonstrations, instructions) for episode in each]
     if chosen.statistics == "dataset":
-        _check_statistics(config, demonstrations, env.action_space)
-    demonstrations.check([episode for each in episodes for episode in each])
+        _check_statistics(config, demonstrations)
+        _check_units(demonstrations.statistics("actions").mean, env.action_space)
+    demonstrations.check(episodes)
+    if chosen.statistics == "demonstrations":
+        _check_units(demonstrations.mean("actions", episodes), env.action_space)
 
 
 def _check_names(key: str, names: Collection[str], allowed: Sequence[str]) -> None:
@@ -113,8 +117,8 @@ def _check_rate(chosen: DatasetConfig, found: float | None, env: gym.Env[Any, An
     )
 
 
-def _check_statistics(config: EmbodiedConfig, demonstrations: DatasetDemonstrations, space: gym.Space[Any]) -> None:
-    """Check that there are statistics of the state and the actions, and that the actions have the space's units."""
+def _check_statistics(config: EmbodiedConfig, demonstrations: DatasetDemonstrations) -> None:
+    """Check that there are statistics of the state and the actions, as the policy needs them."""
     if not hasattr(resolve(find_policy(config.policy.name).policy), "load_normalization"):
         raise ConfigError(
             f"warm_start.dataset.statistics=dataset: policy.name={config.policy.name} has no load_normalization; "
@@ -125,7 +129,10 @@ def _check_statistics(config: EmbodiedConfig, demonstrations: DatasetDemonstrati
     if config.policy.needs_quantiles:
         for name in ("state", "actions"):
             demonstrations.quantiles(name)
-    mean = demonstrations.statistics("actions").mean
+
+
+def _check_units(mean: NDArray[np.float64], space: gym.Space[Any]) -> None:
+    """Check that actions with this mean, ``[A]``, have the units of the environment's action space."""
     if not isinstance(space, gym.spaces.Box) or ((space.low <= mean) & (mean <= space.high)).all():
         return
     worst = int(np.argmax(np.maximum(space.low - mean, mean - space.high)))

@@ -91,9 +91,11 @@ def _choose(choices: Sequence[str]) -> DictConfig:
     """Compose the files that ``choices`` name, without applying recipes or checks."""
     GlobalHydra.instance().clear()
     try:
+        for choice in choices:
+            _check_choice(choice)
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", overrides=list(choices))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain_hydra_error(error, choices, group_files)) from error
 
 
@@ -178,6 +180,8 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
         overrides = [as_section(override) for override in overrides]
+        for override in overrides:
+            _check_choice(override)
         kinds = [override for override in overrides if _names_its_kind(override)]
         kinds += [override for override in overrides if _is_within(override, kinds)]
         words = [_set_or_add(each) for each in overrides if each not in kinds]
@@ -191,6 +195,20 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain_hydra_error(error, overrides, group_files)) from error
+
+
+def _check_choice(override: str) -> None:
+    """Check that an override of a configuration group may be the name of one file of the group.
+
+    Hydra would take lists of files, and files outside the group's folder.
+
+    Raises:
+        ConfigError: It is a list, or a path that leads out of the folder.
+    """
+    key, _, value = override.lstrip("+~").partition("=")
+    files = group_files(key)
+    if files and (value.startswith("[") or ".." in value.split("/")):
+        raise ConfigError(f"{override}: allowed are {', '.join(files)}")
 
 
 @functools.lru_cache

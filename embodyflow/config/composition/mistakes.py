@@ -63,6 +63,9 @@ def _explain_hydra_error(error: Exception, overrides: Sequence[str], options: Ca
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group.startswith("policy"):
             return unknown_policy_file(str(error.missing_cfg_file).removeprefix("policy/"), options("policy"))
+        while "/" in group and not options(group):  # a file in a folder of the group
+            group, _, folder = group.rpartition("/")
+            name = f"{folder}/{name}"
         allowed = options(group)
         return f"{group}={name}: allowed are {', '.join(allowed)} (configs/{group}){_nearest(name, allowed)}"
     if isinstance(error, OmegaConfBaseException):
@@ -74,12 +77,19 @@ def _explain_hydra_error(error: Exception, overrides: Sequence[str], options: Ca
         key, _, value = override.lstrip("+~").partition("=")
         if f"'{key}'" in first:
             return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
-        if first.startswith("Ambiguous value") and f"{key}={value}" in first:
-            return f"{override}: has several values; allowed is one; write a list as {key}=[{value}]"
+        if first.startswith(("Ambiguous value", "Sweep parameters")) and f"{key}={value}" in first:
+            return explain_several(override)
         allowed = options(key)
         if "group override" in first and allowed and value not in allowed:  # the value of a group must be a name
             return f"{override}: allowed are {', '.join(allowed)}"
     return first
+
+
+def explain_several(word: str) -> str:
+    """Return one line for a word that has several values, as the words of a sweep do."""
+    key, _, value = word.lstrip("+~").partition("=")
+    meant = "" if re.match(r"\w+\(", value) else f"; write a list as {key}=[{value}]"
+    return f"{word}: has several values; allowed is one{meant}"
 
 
 def explain_invalid(mistake: Any, values: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from embodyflow.config.base import Config, PositiveFloat
+from embodyflow.config.base import Config, Place, PositiveFloat
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.datasets.feature_names import ACTION, IMAGES, STATE
 
@@ -24,7 +24,7 @@ class DatasetConfig(Config):
             all of its episodes, or those of the chosen ``demonstrations``.
     """
 
-    path: str
+    path: Place
     columns: dict[str, str | Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     tasks: dict[str, str] = Field(default_factory=dict)
     fps: PositiveFloat | None = None

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,10 +26,14 @@ class VideoPart:
     Attributes:
         path: The file.
         start: Time of the episode's first frame in the file, in seconds.
+        num_frames: Frames of the episode.
+        is_whole: Whether the file shows nothing else.
     """
 
     path: Path
     start: float
+    num_frames: int
+    is_whole: bool
 
 
 class Layout(Protocol):
@@ -55,10 +60,8 @@ class LayoutV21:
 
     def __init__(self, folder: Path, info: Info) -> None:
         self._folder, self._info = folder, info
-        lines = _json_lines(folder, EPISODES_V21)
-        self.episodes: Sequence[DatasetEpisode] = sorted(
-            (_episode(folder, EPISODES_V21, line) for line in lines), key=lambda episode: episode.index
-        )
+        found = [_episode(folder, EPISODES_V21, line) for line in _json_lines(folder, EPISODES_V21)]
+        self.episodes: Sequence[DatasetEpisode] = _in_order(folder, EPISODES_V21, found)
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the episode's own parquet file."""
@@ -67,7 +70,8 @@ class LayoutV21:
     def video(self, episode: DatasetEpisode, feature: str) -> VideoPart:
         """Return the episode's own mp4 file."""
         place = {**self._place(episode), "video_key": feature}
-        return VideoPart(_file(self._folder, "video_path", self._info.video_path, place), 0.0)
+        path = _file(self._folder, "video_path", self._info.video_path, place)
+        return VideoPart(path, 0.0, episode.num_steps, is_whole=True)
 
     def statistics(self, feature: str) -> FeatureStatistics | None:
         """Return the statistics of the episodes, merged."""
@@ -75,6 +79,11 @@ class LayoutV21:
         found = [part for part in parts if part is not None]
         if not found or len(found) < len(parts):
             return None
+        if len(parts) != len(self.episodes):
+            raise ConfigError(
+                f"{self._folder}: {STATISTICS_V21} has statistics of {len(parts)} episodes, {EPISODES_V21} has "
+                f"{len(self.episodes)}"
+            )
         if any(part.mean.shape != found[0].mean.shape for part in found):
             raise ConfigError(f"{self._folder}: {STATISTICS_V21} has statistics of {feature} of different sizes")
         return merged(found)
@@ -98,9 +107,9 @@ class LayoutV30:
         if not files:
             raise ConfigError(f"{folder}: has no parquet file in {EPISODES_V30}")
         rows = [row for file in files for row in _rows(file)]
-        found = {_episode(folder, EPISODES_V30, row): row for row in rows}
-        self._rows = {episode.index: row for episode, row in found.items()}
-        self.episodes: Sequence[DatasetEpisode] = sorted(found, key=lambda episode: episode.index)
+        found = [_episode(folder, EPISODES_V30, row) for row in rows]
+        self.episodes: Sequence[DatasetEpisode] = _in_order(folder, EPISODES_V30, found)
+        self._rows = {episode.index: row for episode, row in zip(found, rows, strict=True)}
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the parquet file that the episode shares with others."""
@@ -110,7 +119,9 @@ class LayoutV30:
         """Return the episode's part of the mp4 file that it shares with others."""
         place, start = self._place(episode, f"videos/{feature}"), f"videos/{feature}/from_timestamp"
         path = _file(self._folder, "video_path", self._info.video_path, {**place, "video_key": feature})
-        return VideoPart(path, self._number(episode, start))
+        part = VideoPart(path, self._number(episode, start), episode.num_steps, is_whole=False)
+        self._check_length(episode, part, f"videos/{feature}/to_timestamp")
+        return part
 
     def statistics(self, feature: str) -> FeatureStatistics | None:
         """Return the statistics of the data set."""
@@ -129,6 +140,15 @@ class LayoutV30:
     def _place(self, episode: DatasetEpisode, kind: str) -> dict[str, Any]:
         return {name: int(self._number(episode, f"{kind}/{name}")) for name in ("chunk_index", "file_index")}
 
+    def _check_length(self, episode: DatasetEpisode, part: VideoPart, column: str) -> None:
+        if column not in self._rows[episode.index]:
+            return
+        shown, steps = (self._number(episode, column) - part.start) * self._info.fps, episode.num_steps
+        if abs(shown - steps) > 0.5:
+            raise ConfigError(
+                f"{self._folder}: episode {episode.index} has {steps} steps, but by {column} {shown:g} frames"
+            )
+
     def _number(self, episode: DatasetEpisode, column: str) -> float:
         value = self._rows[episode.index].get(column)
         if not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -140,16 +160,32 @@ def _episode(folder: Path, name: str, row: Any) -> DatasetEpisode:
     """Return an episode from the row of a description.
 
     Raises:
-        ConfigError: The row has no index or no length.
+        ConfigError: The row has no index or no length, or one that is no number of things.
     """
     try:
-        index, length, tasks = int(row["episode_index"]), int(row["length"]), row.get("tasks")
+        index, length, tasks = row["episode_index"], row["length"], row.get("tasks")
     except KeyError as error:
         raise ConfigError(f"{folder}: {name} has no {error.args[0]}") from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:
         raise ConfigError(f"{folder}: {name} is damaged: {error}") from error
+    for key, number in (("episode_index", index), ("length", length)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ConfigError(f"{folder}: {name} is damaged: {key}={number!r} is no whole number of at least 0")
     is_one = isinstance(tasks, list) and len(tasks) == 1 and isinstance(tasks[0], str)
     return DatasetEpisode(index, length, tasks[0] if is_one else None)
+
+
+def _in_order(folder: Path, name: str, episodes: Sequence[DatasetEpisode]) -> list[DatasetEpisode]:
+    """Return episodes in the order of their indices.
+
+    Raises:
+        ConfigError: Two have the same index.
+    """
+    ordered = sorted(episodes, key=lambda episode: episode.index)
+    for episode, following in pairwise(ordered):
+        if episode.index == following.index:
+            raise ConfigError(f"{folder}: {name} has episode {episode.index} twice")
+    return ordered
 
 
 def _file(folder: Path, key: str, pattern: str | None, place: Mapping[str, Any]) -> Path:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embodyflow.datasets.dataset import Columns, DatasetEpisode, FeatureStatistics
 from embodyflow.datasets.lerobot.info import V21, read_info
-from embodyflow.datasets.lerobot.layout import Layout, LayoutV21, LayoutV30
+from embodyflow.datasets.lerobot.layout import Layout, LayoutV21, LayoutV30, VideoPart
 from embodyflow.datasets.lerobot.videos import check_video, decode_frames, decode_pictures
 from embodyflow.datasets.packages import require
 from embodyflow.errors import ConfigError
@@ -40,7 +40,7 @@ class LeRobotReader:
         return self._layout.statistics(feature)
 
     def check(self, episodes: Collection[DatasetEpisode], features: Collection[str]) -> None:
-        """Check the files of episodes: columns, timestamps, rate and size of videos.
+        """Check the files of episodes: columns, timestamps, rate, size and length of videos, sizes of first images.
 
         Raises:
             ConfigError: A file is missing or damaged, or does not fit the description.
@@ -51,9 +51,15 @@ class LeRobotReader:
             _check_columns(file, stored)
         for episode in episodes:
             self._check_times(episode, self._table(episode, ["timestamp"]))
-        parts = {(self._layout.video(each, name).path, name): (each, name) for each in episodes for name in videos}
-        for episode, name in parts.values():
-            check_video(self._layout.video(episode, name), self._info.fps, self.features[name].shape)
+            for name in (each for each in stored if self.features[each].is_image):
+                self._pictures(episode, name, self._table(episode, [name]).column(name).slice(0, 1))
+        for name in videos:
+            parts: dict[Path, list[VideoPart]] = {}
+            for episode in episodes:
+                part = self._layout.video(episode, name)
+                parts.setdefault(part.path, []).append(part)
+            for path, found in parts.items():
+                check_video(path, found, self._info.fps, self.features[name].shape)
 
     def read(self, episode: DatasetEpisode, features: Collection[str]) -> Columns:
         """Return features of an episode, ``[T, ...]``; images are uint8 ``[T, H, W, 3]``."""
@@ -62,12 +68,22 @@ class LeRobotReader:
         for name in features:
             if name in self._info.videos:
                 part = self._layout.video(episode, name)
-                columns[name] = decode_frames(part, self._info.fps, episode.num_steps)
+                columns[name] = decode_frames(part, self._info.fps)
             elif self.features[name].is_image:
-                columns[name] = decode_pictures(self.path, table.column(name).to_pylist())
+                columns[name] = self._pictures(episode, name, table.column(name))
             else:
                 columns[name] = self._numbers(episode, name, table.column(name))
         return columns
+
+    def _pictures(self, episode: DatasetEpisode, name: str, column: Any) -> NDArray[Any]:
+        """Return the images of a column, ``[T, H, W, 3]``, whose size the description of the data set says."""
+        images = decode_pictures(self.path, column.to_pylist())
+        if images.shape[1:] != self.features[name].shape:
+            raise ConfigError(
+                f"{self.path}: {name} of episode {episode.index} has images {list(images.shape[1:])}, its description "
+                f"says {list(self.features[name].shape)}"
+            )
+        return images
 
     def _numbers(self, episode: DatasetEpisode, name: str, column: Any) -> NDArray[Any]:
         """Return the numbers of a column, ``[T, ...]``, whose shape the description of the data set says."""
@@ -85,7 +101,7 @@ class LeRobotReader:
         chosen = [("episode_index", "=", episode.index)]
         try:
             table = parquet.read_table(file, columns=[*names, "frame_index"], filters=chosen, partitioning=None)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, NotImplementedError) as error:  # Arrow's errors of a wrong type differ
             raise ConfigError(f"{file}: cannot be read: {str(error).partition(chr(10))[0]}") from error
         frames = table.column("frame_index").to_numpy()
         if len(frames) != episode.num_steps:
@@ -99,7 +115,10 @@ class LeRobotReader:
         return table.take(order)
 
     def _check_times(self, episode: DatasetEpisode, table: Any) -> None:
-        times = table.column("timestamp").to_numpy().astype(np.float64)
+        stored = _numbers(table.column("timestamp"))
+        if len(stored) != episode.num_steps or stored.dtype.kind not in "iuf":
+            raise ConfigError(f"{self.path}: the timestamps of episode {episode.index} are not one number a step")
+        times = stored.astype(np.float64)
         # Timestamps are float32, whose spacing exceeds the tolerance after 17 minutes. NaN is late.
         late = ~(np.abs(times - np.arange(len(times)) / self._info.fps) <= TOLERANCE + np.spacing(np.float32(times)))
         if late.any():

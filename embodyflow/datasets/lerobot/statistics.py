@@ -27,7 +27,7 @@ def read_values(values: Mapping[str, Any]) -> FeatureStatistics:
 
     Raises:
         KeyError: One of them is missing.
-        ValueError: They are not finite numbers of one shape, or are of no step.
+        ValueError: They are not finite numbers of one shape, are of no step, or contradict each other.
         TypeError: They are not numbers.
     """
     found = of_values(values)
@@ -36,6 +36,10 @@ def read_values(values: Mapping[str, Any]) -> FeatureStatistics:
         raise ValueError("must be finite numbers of one shape, over at least one step")
     if (found.std < 0).any():
         raise ValueError("must have no negative std")
+    if (found.low > found.high).any():
+        raise ValueError("must have no min above max")
+    if found.q01 is not None and found.q99 is not None and (found.q01 > found.q99).any():
+        raise ValueError("must have no q01 above q99")
     return found
 
 

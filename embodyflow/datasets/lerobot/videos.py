@@ -24,13 +24,18 @@ def decode_pictures(folder: Path, cells: Sequence[dict[str, Any]]) -> Images:
         cells: Images as Hugging Face's ``Image`` feature stores them: ``bytes``, or the ``path`` of a file.
 
     Raises:
-        ConfigError: An image is missing or damaged, or has another size than the first.
+        ConfigError: An image is missing or damaged, has more than 8 bits a colour, or another size than the first.
     """
     images: list[Images] = []
     for frame, cell in enumerate(cells):
         try:
             source = io.BytesIO(cell["bytes"]) if cell.get("bytes") else folder / cell["path"]
             with Image.open(source) as image:
+                if image.mode.startswith(("I", "F")):  # converted to 8 bits, nearly all of a depth image is white
+                    raise ConfigError(
+                        f"{folder}: the image of frame {frame} of an episode has numbers of more than 8 bits, as a "
+                        "depth image has; allowed are colours of 8 bits"
+                    )
                 images.append(np.asarray(image.convert("RGB")))
         except (OSError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{folder}: the image of frame {frame} of an episode cannot be read: {error}") from error
@@ -42,28 +47,38 @@ def decode_pictures(folder: Path, cells: Sequence[dict[str, Any]]) -> Images:
     return np.stack(images)
 
 
-def check_video(part: VideoPart, fps: float, shape: tuple[int, ...]) -> None:
-    """Check that an mp4 file has the frame rate and the size of images that its data set states.
+def check_video(path: Path, parts: Sequence[VideoPart], fps: float, shape: tuple[int, ...]) -> None:
+    """Check that an mp4 file has the frame rate and the size of images that its data set states, and all its frames.
+
+    Args:
+        path: The file.
+        parts: Parts of the file that are read.
+        fps: Frames per second of the data set.
+        shape: Shape of an image, ``(H, W, 3)``.
 
     Raises:
         ConfigError: It is missing or damaged, or has others.
     """
-    with _opened(part.path) as container:
+    with _opened(path) as container:
         stream = container.streams.video[0]
-        rate, size = float(stream.average_rate or 0), (stream.height, stream.width, 3)
+        rate, size, num_frames = float(stream.average_rate or 0), (stream.height, stream.width, 3), stream.frames
     if abs(rate - fps) > 0.01 * fps:
-        raise ConfigError(f"{part.path}: has {rate:g} frames per second, its data set says fps={fps:g}")
+        raise ConfigError(f"{path}: has {rate:g} frames per second, its data set says fps={fps:g}")
     if size != shape:
-        raise ConfigError(f"{part.path}: has images {list(size)}, its data set says {list(shape)}")
+        raise ConfigError(f"{path}: has images {list(size)}, its data set says {list(shape)}")
+    for part in parts if num_frames else ():  # 0 means that the file does not say how many it has
+        end = round(part.start * fps) + part.num_frames
+        if end > num_frames or (part.is_whole and end != num_frames):
+            needed = f"its episode has {end} steps" if part.is_whole else f"its episodes need {end}"
+            raise ConfigError(f"{path}: has {num_frames} frames, {needed}")
 
 
-def decode_frames(part: VideoPart, fps: float, num_frames: int) -> Images:
+def decode_frames(part: VideoPart, fps: float) -> Images:
     """Return an episode's frames from an mp4 file, uint8 ``[T, H, W, 3]``.
 
     Args:
         part: Place of the episode.
         fps: Frames per second of the data set.
-        num_frames: T, frames of the episode.
 
     Raises:
         ConfigError: The file is missing or damaged, or lacks a frame.
@@ -79,7 +94,7 @@ def decode_frames(part: VideoPart, fps: float, num_frames: int) -> Images:
                 break
             if late > -0.5 / fps:
                 frames.append(frame.to_ndarray(format="rgb24"))
-            if len(frames) == num_frames:
+            if len(frames) == part.num_frames:
                 return np.stack(frames)
     raise ConfigError(f"{part.path}: has no frame at {part.start + len(frames) / fps:.3f} s")
 

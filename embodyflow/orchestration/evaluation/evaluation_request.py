@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from prefect.runtime import flow_run
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.config.composition.upgrade import upgrade
+from embodyflow.config.composition.words import changed_by
 from embodyflow.config.run import EvaluationConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
@@ -164,11 +163,7 @@ def _check_run(request: EvaluationRequest, run: RunFolder) -> tuple[RunConfig, E
     done = run.checkpoints.committed()
     if not done:
         raise ConfigError(f"policy={run.path}: the run has no committed checkpoint")
-    try:
-        merged = OmegaConf.merge(OmegaConf.create(values), OmegaConf.from_dotlist(list(request.overrides)))
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).partition("\n")[0]) from error
-    config = validate_config(OmegaConf.to_container(merged))  # type: ignore[arg-type]
+    config = validate_config(changed_by(values, request.overrides))
     resolve(config.check)(config)
     return config, EvaluatedPolicy(run.path, done[-1])
 

@@ -1,17 +1,16 @@
 """Branches: new runs that begin with another run's weights, or go on from one of its checkpoints."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from embodyflow.config import RunConfig
 from embodyflow.config.branch import BranchConfig
 from embodyflow.config.composition.compose import check_on_this_machine, validate_config
+from embodyflow.config.composition.words import changed_by
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episodes.labelled_episodes import LABELLED
@@ -24,8 +23,13 @@ COPIED = ("replay", "open_episodes", LABELLED, "metrics.jsonl", "observations.js
 
 
 def branches(overrides: Sequence[str]) -> bool:
-    """Return True if the overrides ask for a branch."""
-    return any(_key(each) == RUN for each in overrides)
+    """Return True if the overrides ask for a branch.
+
+    Raises:
+        ConfigError: A word about it is not in Hydra's grammar.
+    """
+    section = _place(overrides).get("branch")
+    return isinstance(section, Mapping) and "run" in section
 
 
 def origin_of(overrides: Sequence[str], run_root: str) -> RunFolder:
@@ -38,8 +42,8 @@ def origin_of(overrides: Sequence[str], run_root: str) -> RunFolder:
     Raises:
         ConfigError: There is no such run.
     """
-    chosen = {_key(each): each.partition("=")[2] for each in overrides}
-    return RunFolder.open(chosen.get("run_root", run_root), chosen[RUN], key=RUN)
+    chosen = _place(overrides)
+    return RunFolder.open(str(chosen.get("run_root", run_root)), str(chosen["branch"]["run"]), key=RUN)
 
 
 def branched_config(values: Mapping[str, Any], overrides: Sequence[str], run_root: str) -> RunConfig:
@@ -54,14 +58,12 @@ def branched_config(values: Mapping[str, Any], overrides: Sequence[str], run_roo
         ConfigError: One line per mistake.
     """
     origin = origin_of(overrides, run_root)
-    before = validate_config(origin.config())
-    words = [each.lstrip("+") for each in overrides]
-    own = {"run_id": None, "branch": None, "run_root": str(origin.path.parent)}
     try:
-        merged = OmegaConf.merge(origin.config() | own, OmegaConf.from_dotlist(words), dict(values))
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).partition("\n")[0]) from error
-    config = validate_config(OmegaConf.to_container(merged))  # type: ignore[arg-type]
+        before = validate_config(origin.config())
+    except ConfigError as error:
+        raise ConfigError(f"{RUN}={origin.path.name}: its config.yaml is not valid in this version: {error}") from error
+    own = {"run_id": None, "branch": None, "run_root": str(origin.path.parent)}
+    config = validate_config(changed_by(origin.config() | own, overrides) | dict(values))
     assert config.branch is not None
     branch = config.branch.model_copy(update={"iteration": _iteration(config, origin)})
     config = config.model_copy(update={"branch": branch})
@@ -187,8 +189,11 @@ def _structure(config: RunConfig, branch: BranchConfig | None) -> Iterator[tuple
         yield "off_policy.demonstrations", None if off_policy is None else off_policy.demonstrations
 
 
-def _key(override: str) -> str:
-    return override.lstrip("+").partition("=")[0]
+def _place(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``run_root`` and of the section ``branch`` that the overrides set."""
+    keys = [each.lstrip("+").partition("=")[0] for each in overrides]
+    about = [each for key, each in zip(keys, overrides, strict=True) if re.fullmatch(r"run_root|branch(\..*)?", key)]
+    return changed_by({}, about)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -21,12 +21,25 @@ _UNICODE = str.maketrans(
         "√": r"\sqrt ",
         "∪": r"\cup ",
         "∈": r"\in ",
+        "∩": r"\cap ",
+        "∅": r"\emptyset ",
+        "ℝ": r"\mathbb{R}",
+        "ℤ": r"\mathbb{Z}",
+        "→": r"\to ",
         "±": r"\pm ",
         "\u00a0": " ",
         "\u2009": r"\,",
         "\u202f": r"\,",
     }
 )
+_ALIASES = (
+    (re.compile(r"\\varnothing(?![a-zA-Z])|\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"\\(?:lvert|rvert|vert)(?![a-zA-Z])"), "|"),
+    (re.compile(r"\\(?:long)?rightarrow(?![a-zA-Z])"), r"\\to "),
+    (re.compile(r"\\[cl]dots(?![a-zA-Z])"), r"\\dots "),
+    (re.compile(r"\\mathbb\s+([A-Z])(?![a-zA-Z])"), r"\\mathbb{\1}"),
+)
+"""Commands that print the same, with a template of the spelling that stands for all of them."""
 _SIZES = re.compile(r"\\(?:m?left|m?right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?")
 _STYLES = re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|bf|rm|it)(?![a-zA-Z])")
 _TEXT = re.compile(r"\\(?:mbox|textrm|textnormal|textit|textbf|textsf|mathrm|mathit|mathbf|boldsymbol|operatorname)\b")
@@ -60,6 +73,8 @@ def normalize(latex: str) -> str:
     text = _TEXT.sub(r"\\text", text).replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
     text = text.replace(r"\colon", ":").replace(r"\geq", r"\ge").replace(r"\leq", r"\le").replace(r"\neq", r"\ne")
     text = text.replace(r"\leslant", r"\le").replace(r"\geslant", r"\ge").replace(r"\imath", "i")
+    for spellings, one in _ALIASES:
+        text = spellings.sub(one, text)
     text = text.replace(r"\degree", r"^\circ").replace(r"\textdollar", r"\$").replace(r"\percent", r"\%")
     text = _TEXT_GROUP.sub(r"\\text{\1}", text) if r"\text" in text else text
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)

@@ -15,6 +15,19 @@ from embodyflow.orchestration.request.request import check, parse_arguments
 # Each entry is a command line and a part of its one-line answer: the key, then what is allowed.
 MISTAKES = {
     "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
+    "a list of files": ("trainer=[1]", "trainer=[1]: allowed are fsdp"),
+    "null for an algorithm": ("algorithm=null", "algorithm=null: allowed are cispo, clip_cov, "),
+    "a path for an experiment": ("experiment=../config", "experiment=../config: allowed are babyai, calculator, "),
+    "a file in a folder": ("experiment=mine/push", "experiment=mine/push: allowed are babyai, calculator, "),
+    "a range of values": (
+        "trainer.learning_rate=range(1,3)",
+        "trainer.learning_rate=range(1,3): has several values; allowed is one",
+    ),
+    "another flow": ("flow=ppo", "flow=ppo: runs in the flow ppo, not in grpo; start python -m flows.ppo or the depl"),
+    "an empty folder of runs": ("run_root=", "run_root='': string should have at least 1 character"),
+    "an empty graph": ("pipeline.yaml=", "pipeline.yaml='': string should have at least 1 character"),
+    "an empty function of a graph": ("pipeline.custom_fn=", "pipeline.custom_fn='': string should have at least 1 cha"),
+    "an empty data set": ("warm_start.dataset=", "warm_start.dataset.path='': string should have at least 1 character"),
     "no grammar": ("trainer.epochs=[1", "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value"),
     "unknown key": ("trainer.epoch=2", "trainer.epoch=2: no such key; did you mean trainer.epochs"),
     "unknown key without its section": (

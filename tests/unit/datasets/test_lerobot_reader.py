@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from lerobot_folders import edit_info, steps, write_v21, write_v30
 from PIL import Image
 
+from embodyflow.datasets.lerobot.layout import VideoPart
 from embodyflow.datasets.lerobot.statistics import describe, merge_described, merged, of_values
-from embodyflow.datasets.lerobot.videos import decode_pictures
+from embodyflow.datasets.lerobot.videos import check_video, decode_pictures
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.errors import ConfigError
 
@@ -138,6 +140,88 @@ def test_a_video_of_another_rate_or_size_is_refused(tmp_path: Path) -> None:
         dataset.check(dataset.episodes, ["observation.images.image"])
 
 
+@needs_av
+def test_a_video_with_another_number_of_frames_than_steps_is_refused(tmp_path: Path) -> None:
+    name = "observation.images.image"
+    folder = write_v30(tmp_path / "set", [("reach", steps(6, image=32)), ("reach", steps(4, image=32))], images="video")
+    shorter = write_v30(tmp_path / "shorter", [("reach", steps(8, image=32))], images="video")
+    [video], [other] = folder.rglob("*.mp4"), shorter.rglob("*.mp4")
+    video.write_bytes(other.read_bytes())
+    dataset = open_dataset(folder)
+    dataset.check(dataset.episodes[:1], [name])
+    with pytest.raises(ConfigError, match=r"file-000.mp4: has 8 frames, its episodes need 10$"):
+        dataset.check(dataset.episodes, [name])
+    whole = VideoPart(other, 0.0, 7, is_whole=True)
+    with pytest.raises(ConfigError, match=r"file-000.mp4: has 8 frames, its episode has 7 steps$"):
+        check_video(other, [whole], 80, (32, 32, 3))
+    check_video(other, [replace(whole, num_frames=8)], 80, (32, 32, 3))
+
+
+@needs_av
+def test_a_part_of_a_video_with_another_length_than_its_episode_is_refused(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = write_v30(tmp_path / "set", [("reach", steps(6, image=32)), ("reach", steps(4, image=32))], images="video")
+    [path] = (folder / "meta/episodes").rglob("*.parquet")
+    table, column = pq.read_table(path), "videos/observation.images.image/to_timestamp"
+    times = [each - 1 / 80 for each in table.column(column).to_pylist()]
+    index = table.column_names.index(column)
+    pq.write_table(table.set_column(index, column, [times]), path)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"episode 0 has 6 steps, but by videos/\S+/to_timestamp 5 frames$"):
+        dataset.check(dataset.episodes, ["observation.images.image"])
+
+
+def test_an_image_of_another_size_than_described_is_refused_before_a_run(tmp_path: Path) -> None:
+    folder, name = write_v30(tmp_path / "set", [("reach", steps(4, image=16))]), "observation.images.image"
+    features = json.loads((folder / "meta/info.json").read_text())["features"]
+    features[name]["shape"] = [16, 32, 3]
+    edit_info(folder, features=features)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"has images \[16, 16, 3\], its description says \[16, 32, 3\]$"):
+        dataset.check(dataset.episodes, [name])
+
+
+@WRITERS
+def test_an_episode_that_is_listed_twice_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = write(tmp_path / "set", EPISODES)
+    if (lines := folder / "meta/episodes.jsonl").is_file():
+        lines.write_text(lines.read_text() + lines.read_text().splitlines()[1] + "\n")
+    else:
+        [path] = (folder / "meta/episodes").rglob("*.parquet")
+        table = pq.read_table(path)
+        pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), path)
+    with pytest.raises(ConfigError, match=r"^\S+set: meta/episodes\S* has episode 1 twice$"):
+        open_dataset(folder)
+
+
+def test_statistics_of_other_episodes_than_there_are_are_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", EPISODES)
+    lines = (folder / "meta/episodes_stats.jsonl").read_text().splitlines()
+    (folder / "meta/episodes_stats.jsonl").write_text("\n".join(lines[:2]))
+    with pytest.raises(ConfigError, match=r"has statistics of 2 episodes, meta/episodes.jsonl has 3$"):
+        open_dataset(folder).statistics("action")
+
+
+@pytest.mark.parametrize(
+    ("column", "message"), [("timestamp", "timestamps of episode 0"), ("episode_index", "cannot be")]
+)
+def test_text_for_the_numbers_of_steps_is_refused(column: str, message: str, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = write_v21(tmp_path / "set", EPISODES)
+    path = folder / "data/chunk-000/episode_000000.parquet"
+    table = pq.read_table(path)
+    words = ["word"] * len(table)
+    pq.write_table(table.set_column(table.column_names.index(column), column, [words]), path)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=message):
+        dataset.check(dataset.episodes, ["action"])
+
+
 @WRITERS
 def test_timestamps_that_do_not_fit_the_rate_are_refused(write: Callable[..., Path], tmp_path: Path) -> None:
     folder = write(tmp_path / "set", EPISODES, fps=40)
@@ -181,9 +265,12 @@ def shorten(path: Path) -> None:
         ('"count": [', '"count": ["many", ', ", action: invalid literal"),
         ('"std": [', '"std": [NaN, ', ", action: must be finite numbers of one shape"),
         ('"std": [', '"std": [-', ", action: must have no negative std"),
+        ('"min": [', '"min": [9, ', ", action: must be finite numbers of one shape"),
+        ('"count"', '"max": [-9, -9, -9, -9], "count"', ", action: must have no min above max"),
+        ('"q99"', '"q99": [-9, -9, -9, -9], "other"', ", action: must have no q01 above q99"),
         ('"count": [', '"count": [0, ', ", action: must be finite numbers of one shape, over at least one step"),
     ],
-    ids=["missing", "no number", "NaN", "negative", "no steps"],
+    ids=["missing", "no number", "NaN", "negative", "of two sizes", "min", "quantile", "no steps"],
 )
 def test_damaged_statistics_are_refused(
     write: Callable[..., Path], old: str, new: str, message: str, tmp_path: Path
@@ -225,6 +312,7 @@ def test_pictures_that_are_damaged_or_of_other_sizes_are_refused(tmp_path: Path)
     unreadable = "the image of frame 1 of an episode cannot be read"
     for cell, message in (
         (large, r"images of an episode are \[4, 4, 3\] and \[6, 6, 3\]; allowed is one size"),
+        (depth(), "frame 1 of an episode has numbers of more than 8 bits, as a depth image has"),
         ({"bytes": b"no image", "path": None}, unreadable),
         ({"bytes": None, "path": None}, unreadable),
         ({"bytes": None, "path": "gone.png"}, unreadable),
@@ -232,6 +320,13 @@ def test_pictures_that_are_damaged_or_of_other_sizes_are_refused(tmp_path: Path)
     ):
         with pytest.raises(ConfigError, match=message):
             decode_pictures(tmp_path, [small, cell])
+
+
+def depth() -> dict[str, Any]:
+    """Return a cell with an image of 16 bits."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 3000, np.uint16)).save(buffer, "PNG")
+    return {"bytes": buffer.getvalue(), "path": None}
 
 
 def picture(size: int) -> dict[str, Any]:
@@ -257,11 +352,26 @@ def picture(size: int) -> dict[str, Any]:
             lambda folder: rename(folder / "meta/episodes.jsonl", '"length"', '"len"'),
             "meta/episodes.jsonl has no leng",
         ),
-        (lambda folder: rename(folder / "meta/episodes.jsonl", ": 5", ': "x"'), "meta/episodes.jsonl is damaged: inv"),
+        (lambda folder: rename(folder / "meta/episodes.jsonl", ": 5", ': "x"'), "meta/episodes.jsonl is damaged: len"),
+        (lambda folder: rename(folder / "meta/episodes.jsonl", ": 5", ": 5.5"), "meta/episodes.jsonl is damaged: len"),
+        (lambda folder: rename(folder / "meta/episodes.jsonl", ": 5", ": -5"), "meta/episodes.jsonl is damaged: leng"),
         (lambda folder: (folder / "meta/episodes.jsonl").write_text("[1]"), "meta/episodes.jsonl is damaged: list ind"),
         (lambda folder: (folder / "meta/info.json").unlink(), "has neither meta/info.json nor data/metadata.json; al"),
     ],
-    ids=["version", "features", "info", "episodes", "rate 0", "rate NaN", "length", "no number", "row", "no data set"],
+    ids=[
+        "version",
+        "features",
+        "info",
+        "episodes",
+        "rate 0",
+        "rate NaN",
+        "length",
+        "no number",
+        "half a step",
+        "negative",
+        "row",
+        "no set",
+    ],
 )
 def test_a_folder_that_cannot_be_read_is_refused(spoil: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     folder = write_v21(tmp_path / "set", EPISODES)

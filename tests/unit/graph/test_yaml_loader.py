@@ -144,6 +144,23 @@ def test_an_unresolved_ref_names_file_node_and_key(tmp_path, old, new, expected)
         ),
         (ONE_NODE % ", config: &a {b: {c: *a}}", "is not YAML: alias 'a' refers to a value that contains it"),
         ("dag_id: d\ndag_id: e\nnodes: []", "key 'dag_id' is given twice"),
+        (
+            ONE_NODE % ", config: {a: 2026-13-41}",
+            "has a value that cannot be read; write text in quotes: month must be",
+        ),
+        (
+            ONE_NODE % f", config: {{a: {'9' * 5000}}}",
+            "has a value that cannot be read; write text in quotes: Exceeds the",
+        ),
+        (
+            ONE_NODE % f", config: {{a: {'[' * 2000}{']' * 2000}}}",
+            "is nested too deeply; allowed are some hundred levels",
+        ),
+        (
+            ONE_NODE % ", timeout_seconds: 1.0e+300",
+            "node 'a': timeout_seconds=1e+300: should be less than or equal to 10",
+        ),
+        (ONE_NODE % ", retries: 1000000000", "node 'a': retries=1000000000: should be less than or equal to 1000"),
         ("dag_id: !!python/object:os.system {}\nnodes: []", "is not YAML: could not determine a constructor"),
         ("dag_id: d\nnodes: [a]", "node 'nodes[0]': must be a mapping, not 'a'"),
         ("dag_id: d\nnodes: [{node_type: COMPUTE}]", "node 'nodes[0]': node_id: is missing"),
@@ -160,6 +177,13 @@ def test_an_invalid_file_is_refused_by_name(tmp_path, text, expected):
     with pytest.raises(ConfigError) as caught:
         load_yaml(write(tmp_path, text))
     assert str(caught.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and expected in str(caught.value)
+
+
+def test_a_misspelt_function_is_one_line(tmp_path):
+    with pytest.raises(GraphError) as caught:
+        load_yaml(write(tmp_path, "dag_id: d\nnodes: [{node_id: a, executable_ref: 'tasks:genrate'}]"))
+    [problem] = caught.value.problems
+    assert problem.message == "executable_ref='tasks:genrate': 'tasks' has no attribute 'genrate'"
 
 
 def test_an_unresolved_ref_hides_no_other_mistake(tmp_path):

@@ -246,6 +246,17 @@ CASES = {
         ("sqrt(2)", r"\sqrt2", 1),
         ("2pi", r"2\pi", 1),
         (r"\emptyset", r"\emptyset", 1),
+        (r"\varnothing", r"\emptyset", 1),
+        (r"\{\}", r"\emptyset", 1),
+        (r"\left\{ \right\}", r"\varnothing", 1),
+        ("∅", r"\emptyset", 1),
+        ("0", r"\emptyset", 0),
+        (r"\{0\}", r"\emptyset", 0),
+        (r"\lvert x \rvert", "|x|", 1),
+        (r"\mathbb R", r"\mathbb{R}", 1),
+        ("ℝ", r"\mathbb{R}", 1),
+        ("ℤ", r"\mathbb{R}", 0),
+        (r"1,2,\ldots,n", r"1,2,\dots,n", 1),
     ],
 }
 

@@ -179,8 +179,10 @@ def test_actions_in_other_units(tiny_config: Compose, tmp_path: Path, instructio
     columns = steps(4)
     columns["action"][:, 2] += np.float32(200)
     pixels = write_v21(tmp_path / "pixels", [(instruction, columns)])
-    with pytest.raises(ConfigError, match=r"columns.actions: dimension 2 is 2.* on average, out of the .*\[-1, 1\]"):
-        tiny_config("warm_start.num_demos=1", f"warm_start.dataset={pixels}")
+    for statistics in ("dataset", "demonstrations"):
+        chosen = f"warm_start.dataset={{path:{pixels},statistics:{statistics}}}"
+        with pytest.raises(ConfigError, match=r"columns.actions: dimension 2 is 2.* on average, out of .*\[-1, 1\]"):
+            tiny_config("warm_start.num_demos=1", chosen)
 
 
 def test_a_policy_that_takes_no_statistics(tiny_config: Compose, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,20 @@ def test_a_run_is_evaluated_with_its_own_configuration_and_overrides(run: Path) 
     assert (policy.path, policy.iteration) == (run, 2)
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("evaluation.num_goals=[1", "evaluation.num_goals=[1: is not in Hydra's grammar"),
+        ("evaluation.num_goals=2,3", "evaluation.num_goals=2,3: has several values; allowed is one"),
+        ("~evaluation.num_goals=2", "~evaluation.num_goals=2: removes a key"),
+    ],
+)
+def test_a_word_outside_the_grammar_is_one_line(run: Path, word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_evaluation(EvaluationRequest(str(run), overrides=(word,)))
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
 def test_an_export_is_evaluated_in_an_experiment(run: Path) -> None:
     (run / "policy").mkdir()
     (run / "policy" / "model.safetensors").write_text("")

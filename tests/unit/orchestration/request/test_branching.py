@@ -105,6 +105,14 @@ MISTAKES = {
     "branch.take=everything rollout.num_steps=4": "rollout.num_steps=4: the run first has 8, which a branch keeps",
     "branch.take=some": "branch.take='some': input should be 'weights', 'models' or 'everything'",
     "trainer.learning_rat=1": "trainer.learning_rat: no such key; did you mean trainer.learning_rate",
+    "trainer.epochs=[1": "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value",
+    "trainer.epochs=2,3": "trainer.epochs=2,3: has several values; allowed is one; write a list as trainer.epoch",
+    "~trainer.epochs=2": "~trainer.epochs=2: removes a key; allowed for the configuration of a run is key=value",
+    "trainer.profile.ranks.x=1": "trainer.profile.ranks.x=1: leads into something that is no section",
+    "tracking.wandb_project=${foo}": "tracking.wandb_project: Interpolation key 'foo' not found",
+    "trainer.epochs=true": "trainer.epochs=True: input should be a valid integer",
+    "trainer=fsdp": "trainer=fsdp: is a section; allowed are its keys, such as trainer.learning_rate=",
+    "branch.run=[first": "branch.run=[first: is not in Hydra's grammar; allowed is key=value",
     "branch.take=everything iterations=5": "iterations=5: must be above branch.iteration=5 with branch.take=everything",
 }
 
@@ -114,6 +122,24 @@ def test_a_mistake_is_one_line(root: Path, words: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check(parse_arguments([f"run_root={root}", "branch.run=first", *words.split()], "sac"))
     assert str(refusal.value).startswith(MISTAKES[words].format(root=root)) and "\n" not in str(refusal.value)
+
+
+def test_a_branch_is_asked_for_in_any_form_of_the_grammar(root: Path) -> None:
+    for words in (("branch={run:first,iteration:4}",), ("branch.run='first'", "branch.iteration=4")):
+        config: Any = check(parse_arguments([f"run_root='{root}'", *words, "trainer.learning_rate=1e-4"], "sac"))
+        assert (config.branch.run, config.branch.iteration, config.run_root) == ("first", 4, str(root))
+        assert config.trainer.learning_rate == 1e-4
+
+
+def test_a_run_that_this_version_cannot_read_is_named(root: Path) -> None:
+    path = root / "first" / "config.yaml"
+    before = path.read_text()
+    path.write_text(before.replace("epochs:", "epoch:"))
+    try:
+        with pytest.raises(ConfigError, match=r"^branch.run=first: its config.yaml is not valid in this version: "):
+            check(request(root))
+    finally:
+        path.write_text(before)
 
 
 def test_a_branch_brings_experiment_and_algorithm(root: Path) -> None:
