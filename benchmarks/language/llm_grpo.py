@@ -165,7 +165,8 @@ def ours(job: Job, pipe: Connection) -> None:
     tokenizer = trainer.policy.tokenizer
     sampling = Sampling(max_tokens=job.longest, stop_token_ids=(tokenizer.eos_token_id,) if job.ends else ())
     sequences = probe_sequences(config.seed, len(tokenizer))
-    engine.update_weights(trainer.weights(), 0)
+    weights: dict[str, Any] = trainer.weights()
+    engine.update_weights(weights, 0)
     rows = torch.arange(job.num_rows)
     for round_ in range(job.num_rounds):
         pipe.recv()
@@ -187,10 +188,17 @@ def ours(job: Job, pipe: Connection) -> None:
         with clock.part("train"):
             trainer.step(batch, positions=np.arange(job.num_rows), total_rows=job.num_rows, seed=round_)
         with clock.part("sync"):
-            engine.update_weights(trainer.weights(), round_ + 1)
+            engine.update_weights(published(trainer, weights), round_ + 1)
             compare(trainer.probe(), engine.score(sequences), 1e-4, round_ + 1, rank=0)
         pipe.send(clock.stop(int(mask.sum())))
     trainer.close()
+
+
+def published(trainer: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    """Write a trainer's weights over those of the round before, as a run does in a segment of shared memory."""
+    for part in trainer.weights_in_parts().parts:
+        weights[part.name].reshape(-1)[part.start : part.start + part.values.size] = part.values
+    return weights
 
 
 def trl(job: Job, pipe: Connection) -> None:

@@ -1,8 +1,9 @@
 """Tables of continuous control."""
 
+import statistics
 from collections.abc import Sequence
 
-from docs.generator.benchmark_tables.results import read
+from docs.generator.benchmark_tables.results import machine, read
 from docs.generator.markdown import code, table
 
 SAC_CONTENDERS = ("embodyflow", "stable-baselines3")
@@ -20,6 +21,24 @@ def control() -> str:
     bare = next(each for each in read("ppo_bound")["comparisons"] if each["contender"] == "bare")
     rows.append(("bound of `half_cheetah`", "–", "–", f"{bare['wall_ratio']:.2f}", f"{bare['cpu_ratio']:.2f}"))
     return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its", "Per CPU second"), rows)
+
+
+def cleanrl() -> str:
+    """Return speed beside CleanRL's script."""
+    rows = []
+    for how, name in (("eager", "cleanrl"), ("compiled", "cleanrl_compiled")):
+        report = read(name)
+        [each] = report["comparisons"]
+        speeds = {
+            contender: statistics.median(
+                run["steps_per_wall_second"] for run in each["runs"] if run["contender"] == contender
+            )
+            for contender in ("embodyflow", "cleanrl")
+        }
+        ratios = (f"**{each['ratios'][f'steps_per_{clock}_second']:.2f}**" for clock in ("wall", "cpu"))
+        rows.append((how, *(f"{speed:,.0f}" for speed in speeds.values()), *ratios, machine(report)))
+    header = ("Ours", "Our steps per second", "CleanRL's", "Ratio", "Per CPU second", "Machine")
+    return table(header, rows)
 
 
 def normalised_control() -> str:
@@ -77,6 +96,7 @@ def _mean(values: Sequence[float]) -> float:
 
 TABLES = (
     control,
+    cleanrl,
     normalised_control,
     soft_actor_critic,
     offline,

@@ -8,7 +8,16 @@ from docs.generator.markdown import code, table
 
 def trl() -> str:
     """Return TRL's time by ours."""
-    report = read("llm_grpo")
+    return _trl("llm_grpo")
+
+
+def trl_published() -> str:
+    """Return TRL's time by ours with a published model."""
+    return _trl("llm_grpo_gemma")
+
+
+def _trl(name: str) -> str:
+    report = read(name)
     rows = []
     for each in report["comparisons"]:
         ratios = (f"{each['trl / embodyflow'][part]['wall']:.2f}" for part in ("total", "generate", "train"))
@@ -74,6 +83,7 @@ def published() -> str:
 
 TABLES = (
     trl,
+    trl_published,
     generation,
     staleness,
     streaming,
