@@ -80,6 +80,7 @@ def main() -> None:
     )
     from embodyflow.orchestration.request.command_line import run_flow
     from embodyflow.orchestration.request.usage import answer_help
+    from embodyflow.record.run_folder import RunFolder
 
     answer_help(
         evaluate,
@@ -98,7 +99,7 @@ def main() -> None:
     # Without a run_id the same command would evaluate a newer commit.
     hint = f"stopped; continue with the same command and run_id={config.run_id}"
     try:
-        result = run_flow(evaluate, parameters, config, lambda: hint)
+        result = run_flow(evaluate, parameters, config, lambda: hint, finished=RunFolder(config.run_dir).evaluation)
     except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -81,6 +81,7 @@ def main(flow: Flow[..., Any]) -> None:
             parameters,
             config,
             lambda: hint if RunFolder(config.run_dir).checkpoints.committed() else "stopped",
+            finished=lambda: _finished(config),
         )
     except ConfigError as error:  # only the cluster can detect some mistakes, such as too few GPUs
         print(error, file=sys.stderr)
@@ -88,17 +89,17 @@ def main(flow: Flow[..., Any]) -> None:
     except ClusterLostError as error:
         print(error, file=sys.stderr)
         _exit_without_destructors(1)
-    except ServerLostError as error:
-        print(error, file=sys.stderr)
-        finished = RunFolder(config.run_dir).summary()
-        if finished is None or finished["iterations"] != config.iterations:
-            sys.exit(1)
-        summary = finished
     except (StorageError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
+
+
+def _finished(config: RunConfig) -> dict[str, Any] | None:
+    """Return the summary of a run that has made all its iterations; ``None`` for any other."""
+    summary = RunFolder(config.run_dir).summary()
+    return summary if summary is not None and summary["iterations"] == config.iterations else None
 
 
 def _exit_without_destructors(code: int) -> NoReturn:
@@ -115,6 +116,7 @@ def run_flow(
     config: RunConfig | None,
     if_stopped: Callable[[], str],
     stop_seconds: float = STOP_SECONDS,
+    finished: Callable[[], dict[str, Any] | None] = lambda: None,
 ) -> dict[str, Any]:
     """Run a flow in this process and return its result; a signal stops the flow and exits with code 130.
 
@@ -124,10 +126,12 @@ def run_flow(
         config: Configuration of the run whose progress a terminal shows; ``None`` shows none.
         if_stopped: Function that returns the message to print after a signal.
         stop_seconds: Time that a stopped flow has to end its processes and report to Prefect.
+        finished: Function that returns the result that the flow has written, for a flow that cannot report it to
+            Prefect; ``None`` if it has written none.
 
     Raises:
         ConfigError: No folder can be written in which Prefect would start its server.
-        ServerLostError: The Prefect server does not answer at the start or the end of the flow.
+        ServerLostError: The Prefect server does not answer, and the flow has written no result.
     """
     check_home(os.environ)
     start_flow_watcher()
@@ -145,7 +149,11 @@ def run_flow(
         return result
     except httpx.TransportError as error:
         deliver_events(0)
-        raise ServerLostError(f"the Prefect server at {_address()} does not answer: {error or repr(error)}") from error
+        lost = ServerLostError(f"the Prefect server at {_address()} does not answer: {error or repr(error)}")
+        if (written := finished()) is None:
+            raise lost from error
+        print(lost, file=sys.stderr)
+        return written
     except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code not in RAY_EXITS:
             raise  # a function of the user's has ended the process, perhaps with a message

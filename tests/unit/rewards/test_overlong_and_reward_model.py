@@ -99,8 +99,8 @@ def test_an_input_that_cannot_be_scored_is_an_error(folder, tmp_path):
 def test_an_invalid_model_is_named(folder, tmp_path):
     with pytest.raises(ConfigError, match=rf"^reward.manager.path={tmp_path / 'none'}: has no config.json; allowed"):
         reward_model(tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"^manager.path=none: cannot be loaded: "):
-        reward_model("none")
+    with pytest.raises(ConfigError, match=r"^manager.path=no model: cannot be loaded: "):
+        reward_model("no model")  # no name of the hub, which is not asked
     config = Qwen3Config.from_pretrained(folder, num_labels=3)
     Qwen3ForSequenceClassification(config).save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)

@@ -172,7 +172,7 @@ def test_a_retried_flow_run_keeps_its_first_checkpoint(run: Path, monkeypatch: p
 
 
 def test_a_stopped_evaluation_names_the_command_that_continues_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any) -> None:
+    def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any, **_: Any) -> None:
         raise SystemExit(if_stopped())
 
     monkeypatch.setattr(command_line, "run_flow", stop)

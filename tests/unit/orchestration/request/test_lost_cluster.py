@@ -25,7 +25,7 @@ class Crash:
     def __del__(self):
         sys.__stderr__.write("a destructor")
 
-def lose(*_):
+def lose(*_, **__):
     raise ClusterLostError({LINE!r})
 
 held = Crash()

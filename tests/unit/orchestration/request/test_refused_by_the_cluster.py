@@ -27,7 +27,7 @@ ANSWER = "cluster.gpus_per_worker=1: 3 workers need 3 GPUs, the Ray cluster has 
 def test_the_message_is_the_last_line_of_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise ConfigError(ANSWER)
 
     monkeypatch.setattr(sys, "argv", ["flows.grpo", f"run_root={tmp_path}", "iterations=1"])
