@@ -46,7 +46,7 @@ up: install  ## start the local stack: Ray, Prefect server, Prefect worker, depl
 down:  ## stop the local stack
 	@$(BIN)/embodyflow down
 
-test: install  ## run the unit tests and a slice of the integration tests, eleven minutes on two cores
+test: install  ## run the unit tests and a slice of the integration tests, eight minutes on two cores
 	$(PYTEST) tests/unit -m "not slow and not gpu" $(THREE_AT_ONCE)
 	$(PYTEST) tests/chaos tests/integration -m "core and not slow and not gpu" $(TWO_AT_ONCE) $(ONCE_MORE)
 
