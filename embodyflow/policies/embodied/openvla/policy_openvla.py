@@ -86,7 +86,7 @@ class OpenVLAPolicy:
             return choose_tokens(logits, None if draws is None else draws[:, places], temperature)[0]
 
         model: Any = self.model
-        tokens, logits = model.decide(pixels(self.images, self.config, seen), seen["instruction_ids"], choose)
+        tokens, logits = model.decide(*self._inputs(seen), choose)
         log_probs = token_log_probs(logits, tokens, temperature)
         return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), self.codec.actions(tokens).numpy())
 
@@ -102,9 +102,9 @@ class OpenVLAPolicy:
 
     def features(self, batch: TensorDict) -> torch.Tensor:
         """Return the hidden states before the actions; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
-        _, seen = decisions(batch, list(self.config.cameras), self._device)
+        _, seen = decisions(batch, self.config.observation_keys, self._device)
         model: Any = self.model
-        features: torch.Tensor = model.features(pixels(self.images, self.config, seen), seen["instruction_ids"])
+        features: torch.Tensor = model.features(*self._inputs(seen))
         return features
 
     def evaluate_with_features(
@@ -113,8 +113,7 @@ class OpenVLAPolicy:
         """Return log-probs, entropy and features; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
         decided, seen = decisions(batch, [*self.config.cameras, "action_tokens"], self._device)
         model: Any = self.model
-        images = pixels(self.images, self.config, seen)
-        logits, features = model.forward_with_features(images, seen["instruction_ids"], seen["action_tokens"])
+        logits, features = model.forward_with_features(*self._inputs(seen), seen["action_tokens"])
         return (*evaluate_tokens(logits, batch, decided, temperature), features)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
@@ -161,9 +160,12 @@ class OpenVLAPolicy:
         return imitation_cross_entropy(logits, targets, mask.to(self._device))
 
     def _logits(self, seen: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        images = pixels(self.images, self.config, seen)
-        logits: torch.Tensor = self.model(images, seen["instruction_ids"], seen["action_tokens"])
+        logits: torch.Tensor = self.model(*self._inputs(seen), seen["action_tokens"])
         return logits
+
+    def _inputs(self, seen: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return pixels and prompt of observations on the model's device."""
+        return pixels(self.images, self.config, seen), seen["instruction_ids"]
 
 
 def describe(config: OpenVLAConfig) -> tuple[Description, Any]:

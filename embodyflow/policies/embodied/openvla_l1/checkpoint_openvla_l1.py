@@ -56,6 +56,8 @@ def check_checkpoint(config: OpenVLAL1Config, path: str) -> None:
 def state_quantiles(config: OpenVLAL1Config, description: Description) -> tuple[Tensor, Tensor]:
     """Return the 1% and 99% quantiles of the states in a published checkpoint, both float32 ``[S]``.
 
+    They are -1 and 1, which scales nothing, where the mask of the statistics is false.
+
     Raises:
         ConfigError: The checkpoint has none, or those of another number of features.
     """
@@ -67,7 +69,8 @@ def state_quantiles(config: OpenVLAL1Config, description: Description) -> tuple[
         raise ConfigError(f"{what} has no quantiles of the states of {key}")
     if len(known["q01"]) != config.state_dim:
         raise ConfigError(f"{what}'s states of {key} have {len(known['q01'])}")
-    return torch.tensor(known["q01"]), torch.tensor(known["q99"])
+    mask = torch.tensor(known.get("mask", [True] * config.state_dim))
+    return torch.where(mask, torch.tensor(known["q01"]), -1.0), torch.where(mask, torch.tensor(known["q99"]), 1.0)
 
 
 def weight_parts(folder: Path) -> set[str]:

@@ -108,7 +108,7 @@ class OpenVLAL1(Backbone):
         self.language_model.lm_head.requires_grad_(False)  # unused, and part of the checkpoint
         self._num_tokens, self._chunk_size = config.num_action_tokens, config.chunk_size
 
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the medians of a chunk's numbers, float32 [N, C·A], and their scales, float32 [C·A].
 
         Args:
@@ -120,7 +120,7 @@ class OpenVLAL1(Backbone):
         return medians, scales
 
     def forward_with_features(
-        self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None
+        self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return medians, scales, and the hidden state before the chunk, float [N, hidden]; see :meth:`forward`."""
         hidden = self._read(pixels, prompt_ids, state)
@@ -128,7 +128,7 @@ class OpenVLAL1(Backbone):
         scales = self.log_scale.float().exp().repeat(self._chunk_size)
         return medians.flatten(1).float(), scales, hidden[:, 0].clone()
 
-    def features(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None) -> Tensor:
+    def features(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None = None) -> Tensor:
         """Return the hidden state before the chunk, float [N, hidden]; see :meth:`forward`."""
         return self._read(pixels, prompt_ids, state)[:, 0].clone()
 
@@ -138,7 +138,7 @@ class OpenVLAL1(Backbone):
         self.state_low.copy_(low)
         self.state_high.copy_(high)
 
-    def _read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None) -> Tensor:
+    def _read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor | None = None) -> Tensor:
         further = None
         if self.proprio_projector is not None and state is not None:
             extent = torch.where(self.state_high > self.state_low, self.state_high - self.state_low, 1.0)

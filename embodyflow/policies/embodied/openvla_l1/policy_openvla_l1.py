@@ -1,5 +1,6 @@
 """OpenVLA-OFT with a regression head as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.decisions import at_decisions, decisions
-from embodyflow.policies.embodied.openvla.policy_openvla import OpenVLAPolicy, pixels
+from embodyflow.policies.embodied.openvla.policy_openvla import OpenVLAPolicy
 from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
 from embodyflow.policies.embodied.openvla_l1.modeling_openvla_l1 import build_model
 from embodyflow.policies.laplace import entropies, log_densities, standard_samples
@@ -40,7 +41,8 @@ class OpenVLAL1Policy(OpenVLAPolicy):
             temperature: Factor of the scales.
         """
         keys = (*self.config.observation_keys, "instruction_ids")
-        medians, scales = self.model(*self._inputs({key: torch.from_numpy(observation[key]) for key in keys}))
+        seen = {key: torch.from_numpy(observation[key]).to(self._device) for key in keys}
+        medians, scales = self.model(*self._inputs(seen))
         scales = scales * temperature
         numbers = medians
         if uniforms is not None:
@@ -53,13 +55,6 @@ class OpenVLAL1Policy(OpenVLAPolicy):
         """Return log-densities and entropy of a batch's numbers, float32 ``[N, T, C·A]``; zero outside its mask."""
         log_probs, entropy, _ = self.evaluate_with_features(batch, temperature)
         return log_probs, entropy
-
-    def features(self, batch: TensorDict) -> torch.Tensor:
-        """Return the hidden states before the actions; see :class:`~embodyflow.policies.base.FeaturePolicy`."""
-        _, seen = decisions(batch, self.config.observation_keys, self._device)
-        model: Any = self.model
-        features: torch.Tensor = model.features(*self._inputs(seen))
-        return features
 
     def evaluate_with_features(
         self, batch: TensorDict, temperature: float
@@ -103,16 +98,16 @@ class OpenVLAL1Policy(OpenVLAPolicy):
             uniforms: Unused; the loss takes no random numbers.
         """
         del sigma, uniforms
-        medians, scales = self.model(*self._inputs(observation))
+        seen = {name: values.to(self._device) for name, values in observation.items()}
+        medians, scales = self.model(*self._inputs(seen))
         targets = self.codec.scaled(actions).flatten(1).float().to(self._device)
         counted = mask.repeat_interleave(self.config.action_dim, 1).to(self._device)
         errors: torch.Tensor = ((medians - targets).abs() * counted).sum()
         return errors + scales.sum() * 0.0  # a sharded parameter needs a gradient
 
-    def _inputs(self, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return pixels, prompt and state, on the model's device."""
-        own = {name: values.to(self._device) for name, values in seen.items()}
-        return pixels(self.images, self.config, own), own["instruction_ids"], own.get("state")
+    def _inputs(self, seen: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return pixels, prompt and, if S > 0, the state."""
+        return (*super()._inputs(seen), *([seen["state"]] if self.config.state_dim else []))
 
     def _scale_states(self, low: torch.Tensor, high: torch.Tensor) -> None:
         if self.config.path is None and self.config.state_dim:

@@ -25,11 +25,12 @@ from embodyflow.policies.laplace import standard_samples
 
 Array = np.ndarray
 ACTIONS = {"q01": [-0.5, 0.0, 0.0], "q99": [0.5, 0.2, 1.0], "mask": [True, True, False]}
-STATES = {"q01": [-2.0, -1.0, 0.0, 0.0, 3.0], "q99": [2.0, 3.0, 1.0, 0.5, 3.0]}
+STATES = {"q01": [-2.0, -1.0, 0.0, 0.0, 3.0], "q99": [2.0, 3.0, 1.0, 0.5, 3.0], "mask": [True] * 3 + [False, True]}
+LOW, HIGH = [-2.0, -1.0, 0.0, -1.0, 3.0], [2.0, 3.0, 1.0, 1.0, 3.0]
 
 
 class SlowL1(SlowOpenVLA):
-    """Computes the medians of one row in float64, as the paper's code does."""
+    """Computes the medians of one row in float64, from the formulas of the paper's code."""
 
     def medians(self, images: Array, words: list[int], state: Array, chunk_size: int, action_dim: int) -> Array:
         embedding = self.weights["language_model.model.embed_tokens.weight"]
@@ -114,13 +115,13 @@ def test_a_published_folder_acts_by_its_weights_and_statistics(tmp_path: Path) -
     ours, theirs = loaded.model.state_dict(), source.model.state_dict()
     own = {"state_low", "state_high"}
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours.keys() - own)
-    assert ours["state_low"].tolist() == STATES["q01"] and ours["state_high"].tolist() == STATES["q99"]
+    assert ours["state_low"].tolist() == LOW and ours["state_high"].tolist() == HIGH
     decision = loaded.act(observe(loaded, 3), None, 1.0)
     first = decision.tokens.reshape(3, 2, 3)[..., 0]
     np.testing.assert_allclose(decision.actions[..., 0], first * 0.5, rtol=1e-5)
     assert set(np.unique(decision.actions[..., 2])) <= {-1.0, 1.0}
     loaded.set_normalization(torch.randn(20, 5), torch.zeros(20, 3))
-    assert loaded.model.state_dict()["state_low"].tolist() == STATES["q01"], "the checkpoint's statistics stay"
+    assert loaded.model.state_dict()["state_low"].tolist() == LOW, "the checkpoint's statistics stay"
 
 
 @pytest.mark.parametrize("published", [False, True])
