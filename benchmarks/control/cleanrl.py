@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import ROOT
-from benchmarks.control.ppo_control import watch
+from benchmarks.control.ppo_control import speed_of, watch
 from benchmarks.control.ppo_normalized import NORMALISED
 from benchmarks.report import write_report
 
@@ -44,10 +44,7 @@ def measure(name: str, iterations: int, seed: int, own_words: list[str]) -> dict
             words += [*NORMALISED, *own_words, f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
             command = ["-m", "flows.ppo", *words]
         records = watch([sys.executable, *command], metrics, Path(folder, "log"))
-    num_steps = sum(record["rollout/num_steps"] for record in records[1:])
-    wall, cpu = (records[-1][key] - records[0][key] for key in ("wall", "cpu"))
-    speed = {"steps_per_wall_second": num_steps / wall, "steps_per_cpu_second": num_steps / cpu}
-    return {"contender": name, "seed": seed, "iterations": len(records), **speed}
+    return {"contender": name, "seed": seed, "iterations": len(records), **speed_of(records)}
 
 
 def run_script(metrics: Path, words: list[str]) -> None:

@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,20 @@ def measure(name: str, experiment: str, iterations: int, seed: int, own_words: S
             metrics = Path(folder, "metrics.jsonl")
             command = ["-m", "benchmarks.control.ppo_control", "--stable-baselines3", str(metrics), *words]
         records = watch([sys.executable, *command], metrics, Path(folder, "log"))
-    num_steps = sum(record["rollout/num_steps"] for record in records[1:])
-    wall, cpu = (records[-1][key] - records[0][key] for key in ("wall", "cpu"))
     return {
         "contender": name,
         "experiment": experiment,
         "seed": seed,
         "steps": np.cumsum([record["rollout/num_steps"] for record in records]).tolist(),
         "returns": [record.get("rollout/reward") for record in records],
-        "steps_per_wall_second": num_steps / wall,
-        "steps_per_cpu_second": num_steps / cpu,
+        **speed_of(records),
     }
+
+
+def speed_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return environment steps per second by the clock and of CPU time, without the first iteration."""
+    num_steps = sum(record["rollout/num_steps"] for record in records[1:])
+    return {f"steps_per_{key}_second": num_steps / (records[-1][key] - records[0][key]) for key in ("wall", "cpu")}
 
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
