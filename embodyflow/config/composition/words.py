@@ -24,8 +24,8 @@ def changed_by(values: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any
         words: Words in Hydra's grammar; the last one of a key counts, and the keys of a section are merged.
 
     Raises:
-        ConfigError: A word is not in the grammar, removes a key, has several values, or leads into something that is
-            no section, or refers to a key that does not exist; one line.
+        ConfigError: A word is not in the grammar, removes a key, has several values, leads into something that is no
+            section, or refers to a key that does not exist; one line.
     """
     merged = OmegaConf.create(dict(values))
     for word in words:

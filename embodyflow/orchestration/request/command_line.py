@@ -34,6 +34,7 @@ from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.orchestration.request.existing_run import continued
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
+from embodyflow.orchestration.server.availability import is_about
 from embodyflow.orchestration.server.events import deliver_events
 from embodyflow.orchestration.server.prefect_home import check_home
 from embodyflow.orchestration.server.temporary_server import connect
@@ -145,11 +146,13 @@ def run_flow(
     try:
         result = asyncio.run(_run(flow, parameters, config, leave, stop_seconds))
         if dropped := deliver_events(EVENTS_SECONDS):
-            print(f"the Prefect server does not answer: {dropped} reports of task runs are dropped", file=sys.stderr)
+            print(f"the Prefect server missed {dropped} reports of task runs in {EVENTS_SECONDS:g} s", file=sys.stderr)
         return result
     except httpx.TransportError as error:
         deliver_events(0)
-        lost = ServerLostError(f"the Prefect server at {_address()} does not answer: {error or repr(error)}")
+        if not is_about(error, address := str(get_current_settings().api.url)):
+            raise
+        lost = ServerLostError(f"the Prefect server at {address} does not answer: {error or repr(error)}")
         if (written := finished()) is None:
             raise lost from error
         print(lost, file=sys.stderr)
@@ -161,10 +164,6 @@ def run_flow(
         sys.exit(STOPPED)
     finally:
         gc.freeze()  # a last garbage collection at exit would take another second
-
-
-def _address() -> str | None:
-    return get_current_settings().api.url
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

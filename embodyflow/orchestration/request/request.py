@@ -215,8 +215,12 @@ def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
     if request.resume is not None and first_check is not None:
         first_check(config)
     if config.flow != request.flow:
-        named = next((each for each in request.overrides if each.startswith("flow=")), f"resume={request.resume}")
-        named = named if request.algorithm is None else f"algorithm={request.algorithm}"
+        chosen = (each for each in request.overrides if each.startswith("flow="))
+        named = (
+            f"algorithm={request.algorithm}"
+            if request.algorithm is not None
+            else next(chosen, f"resume={request.resume}")
+        )
         raise ConfigError(
             f"{named}: runs in the flow {config.flow}, not in {request.flow}; start python -m "
             f"flows.{config.flow} or the deployment {config.flow}/{config.experiment}"

@@ -12,6 +12,14 @@ _UNAVAILABLE = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY, httpx.
 """Status codes of a server that is temporarily unable to answer, or of a proxy whose server is down."""
 
 
+def is_about(error: httpx.TransportError, api_url: str) -> bool:
+    """Return True if the request that failed went to this server."""
+    try:
+        return str(error.request.url).startswith(api_url)
+    except RuntimeError:  # no request is known
+        return False
+
+
 def is_unavailable(error: BaseException | None) -> bool:
     """Return True if a request failed because the server is unreachable or temporarily unable to answer."""
     if isinstance(error, httpx.HTTPStatusError):

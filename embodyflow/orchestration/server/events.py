@@ -28,12 +28,13 @@ class _BriefOutage(logging.Filter):
         self._passed_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        about = _NOT_SENT if record.msg == _NOT_SENT else record.name
-        if record.levelno < logging.WARNING or about not in (_NOT_SENT, _CONNECTION):
-            return True
-        if about == _NOT_SENT and isinstance(record.args, tuple):
+        about = record.name
+        if record.msg == _NOT_SENT and isinstance(record.args, tuple):
             service, item = record.args
             record.args = (service, getattr(item, "event", type(item).__name__))
+            about = f"{about}.{service}"
+        elif record.levelno < logging.WARNING or record.name != _CONNECTION:
+            return True
         now = time.monotonic()
         if now - self._passed_at.get(about, -LINE_SECONDS) < LINE_SECONDS:
             return False
