@@ -1,12 +1,13 @@
 """SAC for continuous control by our nodes and by Stable-Baselines3: learning curves and speed.
 
     python -m benchmarks.control.sac_control --experiment pendulum --steps 10000 --seeds 0 1 2
+    python -m benchmarks.control.sac_control --experiment hopper --steps 30000 --seeds 0 1 2 trainer.compile=true
 
 Both have the same environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process
 of its own without Ray and Prefect, ours by :mod:`benchmarks.control.in_process`. The two take turns seed by seed. A
 curve shows the mean return of the training episodes that ended in each thousand steps. Seconds cover collecting and
-learning, after the first iteration with updates. CPU seconds are the process's own, which other work on the machine
-changes least.
+learning, after the first iteration with updates, in which torch compiles ours if it is told to. CPU seconds are the
+process's own, which other work on the machine changes least.
 
 Runs are added to ``benchmarks/results/sac_control.json``, where they replace runs with the same experiment and seed.
 """
@@ -29,6 +30,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/sac_control.json"
 EVERY, EVALUATION_EPISODES = 1000, 10
+EXPERIMENTS: dict[str, list[str]] = {
+    "pendulum": ["experiment=pendulum"],
+    "half_cheetah": ["experiment=half_cheetah", "algorithm=sac"],
+    "hopper": [
+        *("experiment=half_cheetah", "algorithm=sac", "env.id=Hopper-v5"),
+        *("policy.state_dim=11", "policy.action_dim=3"),
+    ],
+}
+"""Overrides of each experiment."""
 
 
 class Clock:
@@ -135,7 +145,7 @@ CONTENDERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
 def measure(name: str, experiment: str, steps: int, seed: int, words: list[str]) -> dict[str, Any]:
     """Run one contender with one seed in a process of its own."""
     size = 50  # steps of an iteration, those of the recipe
-    chosen = [f"experiment={experiment}", "algorithm=sac", f"iterations={steps // size}", f"seed={seed}", *words]
+    chosen = [*EXPERIMENTS[experiment], f"iterations={steps // size}", f"seed={seed}", *words]
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         command = [
@@ -175,13 +185,16 @@ def curve(ended: list[tuple[int, float, int]]) -> dict[str, float]:
 
 
 def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the ratio of CPU seconds (of medians), final returns, and points at which the seeds' ranges overlap."""
+    """Return ratios of seconds (ours by its, of medians), final returns, and points at which seeds' ranges overlap."""
     mine, peers = ([run for run in runs if run["contender"] == name] for name in CONTENDERS)
     steps = [step for step in mine[0]["curve"] if all(step in run["curve"] for run in runs)]
     ranges = [[[run["curve"][step] for run in side] for side in (mine, peers)] for step in steps]
+    seconds = {
+        kind: [statistics.median(run[kind] for run in side) for side in (mine, peers)]
+        for kind in ("cpu_seconds", "wall_seconds")
+    }
     return {
-        "cpu_seconds_ratio": statistics.median(r["cpu_seconds"] for r in mine)
-        / statistics.median(r["cpu_seconds"] for r in peers),
+        **{f"{kind}_ratio": ours / its for kind, (ours, its) in seconds.items()},
         "final_returns": {
             name: [run["final_return"] for run in side] for name, side in zip(CONTENDERS, (mine, peers), strict=True)
         },
@@ -202,7 +215,7 @@ def save(runs: list[dict[str, Any]], results: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiment", choices=["pendulum", "half_cheetah"], default="pendulum")
+    parser.add_argument("--experiment", choices=list(EXPERIMENTS), default="pendulum")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=RESULTS)

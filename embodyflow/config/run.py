@@ -372,7 +372,10 @@ class RunConfig(Config):
 
     def what_prevents_tracing(self) -> str | None:
         """Return one line with what prevents optimizer steps that are traced to a graph; here every job does."""
-        return f"trainer.compile=true: allowed is false with job={self.kind}; only job=control compiles"
+        return (
+            f"trainer.compile=true: allowed is false with job={self.kind}; job=control compiles, and job=embodied "
+            "off-policy"
+        )
 
     @property
     def traces_steps(self) -> bool:

@@ -132,8 +132,9 @@ class TrainerConfig(OptimizerConfig):
         parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
         keep_checkpoints: Number of newest checkpoints kept on disk.
         profile: Iterations and ranks that torch.profiler observes. Weights stay bit-identical.
-        compile: Compile the forward passes, losses and gradients of a step by torch (control jobs on one rank), in the
-            first iteration of each process. The results differ from those without it in the last bits.
+        compile: Compile the forward passes, losses and gradients of a step by torch, in the first steps of each
+            process: in control jobs on one rank, and off-policy. The results differ from those without it in the last
+            bits.
     """
 
     num_ranks: PositiveInt

@@ -48,9 +48,13 @@ class ActingPolicyConfig(PolicyConfig):
     Attributes:
         off_policy: Value of ``off_policy.name`` by which the policy learns from replayed transitions; ``None`` if it
             learns on-policy. Its actions then lie in [-1, 1]; see :class:`~embodyflow.policies.base.OffPolicy`.
+        compiles: Whether ``trainer.compile`` may be set, in control jobs and off-policy, and on-policy steps are traced
+            to a graph: what policy and critic compute in training has tensors only, draws nothing, and takes no
+            decision by their values.
     """
 
     off_policy: ClassVar[str | None] = None
+    compiles: ClassVar[bool] = False
 
     action_dim: int = Field(ge=1, description="A, dimensions of one action.")
 
@@ -118,14 +122,10 @@ class ControlPolicyConfig(ActingPolicyConfig):
     Attributes:
         discrete_policy: Name of the shipped policy that takes this one's place if ``policy.action_dim`` is null and
             the environment's action space is ``Discrete``; ``None`` if no policy does.
-        compiles: Whether optimizer steps are traced to a graph, and ``trainer.compile`` may be set: the ``evaluate`` of
-            policy and critic computes with tensors only, draws nothing, and takes no decision by their values.
     """
 
     job: ClassVar[str] = "control"
     discrete_policy: ClassVar[str | None] = None
-    compiles: ClassVar[bool] = False
-
     state_dim: int = Field(ge=1, description="S, features of the state.")
 
     @property

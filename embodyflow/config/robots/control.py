@@ -14,7 +14,7 @@ from embodyflow.config.robots.environment import (
     unrestorable_tasks,
 )
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
-from embodyflow.config.robots.traced_steps import what_prevents_tracing
+from embodyflow.config.robots.traced_steps import what_prevents_compiled_updates, what_prevents_tracing
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -107,7 +107,7 @@ class ControlConfig(RunConfig):
     def what_prevents_tracing(self) -> str | None:
         """Return one line with what prevents traced steps; ``None`` if nothing does."""
         if self.off_policy is not None:
-            return f"trainer.compile=true: allowed is false with off_policy.name={self.off_policy.name}"
+            return what_prevents_compiled_updates(self.policy, self.cluster.device)
         return what_prevents_tracing(self.trainer, self.algorithm, self.policy, self.cluster.device)
 
     @model_validator(mode="after")

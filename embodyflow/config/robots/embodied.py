@@ -11,6 +11,7 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.robots.dagger import DaggerConfig, check_dagger
 from embodyflow.config.robots.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.robots.off_policy import LearnerConfig, SteeringConfig, check_off_policy, check_steering
+from embodyflow.config.robots.traced_steps import what_prevents_compiled_updates
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records
 from embodyflow.config.summary import success_line, success_summary, task_summary
@@ -316,6 +317,12 @@ class EmbodiedConfig(GroupedConfig):
             raise ValueError(f"rollout.max_staleness={self.rollout.max_staleness}: must be 0 with dagger")
         if self.off_policy is None:
             super().check_stale_rows()
+
+    def what_prevents_tracing(self) -> str | None:
+        """Return one line with what prevents compiled steps; ``None`` if nothing does."""
+        if self.off_policy is None:
+            return super().what_prevents_tracing()
+        return what_prevents_compiled_updates(self.policy, self.cluster.device)
 
     @property
     def compares_rows(self) -> bool:

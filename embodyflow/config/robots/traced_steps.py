@@ -1,9 +1,9 @@
-"""Which settings allow optimizer steps that are traced to a graph, and so ``trainer.compile``."""
+"""Which settings allow optimizer steps that are traced to a graph, and ``trainer.compile``."""
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.config.trainer import TrainerConfig
-from embodyflow.policies.policy_config import ControlPolicyConfig
+from embodyflow.policies.policy_config import ActingPolicyConfig, ControlPolicyConfig
 
 UNTRACED_LOSSES = ("clip_cov", "kl_cov")
 """Losses that select tokens by random numbers from the seeds of rows, which no graph of tensors can."""
@@ -44,4 +44,22 @@ def what_prevents_tracing(
             words = " or ".join("null" if each is None else str(each).lower() for each in allowed)
             given = str(value).lower() if isinstance(value, bool | float | int | str) else "set"
             return f"{key}={given}: allowed with trainer.compile=true is {words}"
+    return None
+
+
+def what_prevents_compiled_updates(policy: ActingPolicyConfig, device: str) -> str | None:
+    """Return one line with the key that prevents ``trainer.compile`` off-policy; ``None`` if none does.
+
+    Args:
+        policy: Policy to train off-policy.
+        device: Device of the trainer.
+    """
+    if not policy.compiles:
+        return (
+            f"trainer.compile=true: allowed is false with policy.name={policy.name}; off-policy, "
+            "mlp_squashed, mlp_deterministic, mlp_bounded and mlp_chunks compile, and a policy whose configuration has "
+            "compiles = True"
+        )
+    if device != "cpu":
+        return f"cluster.device={device}: allowed with trainer.compile=true is cpu"
     return None

@@ -8,7 +8,8 @@ from embodyflow.algorithms.off_policy import actor_loss, critic_loss, soft_targe
 from embodyflow.config.robots.off_policy import CrossQConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.policies.control.mlp_renorm.batch_renorm import batch_statistics
-from embodyflow.training.off_policy.learner import Metrics, OffPolicyRun, PolicyAndCritics
+from embodyflow.training.off_policy.gradient_step import Metrics
+from embodyflow.training.off_policy.learner import OffPolicyRun, PolicyAndCritics
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.temperature import Temperature
 from embodyflow.training.trained_model import TrainedModel
@@ -32,6 +33,8 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
         temperature = config.off_policy.temperature
         self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
         self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
+        self._add_step("critics", self._critics_loss)
+        self._add_step("policy", self._policy_loss, "temperature")
 
     @property
     def models(self) -> list[nn.Module]:
@@ -53,33 +56,38 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
         """
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
-        temperature = self._temperature.value
-        metrics = self._step_critics(batch, noise[1], temperature)
+        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
+        metrics = self._train_critics(*columns, noise[1])
         if self._updates_policy(index):
-            metrics |= self._step_policy(batch.state, noise[0], temperature)
+            metrics |= self._train_policy(batch.state, noise[0])
         return metrics
 
-    def _step_critics(self, batch: Transitions, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
+    def _critics_loss(
+        self,
+        state: torch.Tensor,
+        action: torch.Tensor,
+        next_state: torch.Tensor,
+        returns: torch.Tensor,
+        discounts: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            next_actions, next_log_probs = self._policy.sample(batch.next_state, noise)
+            next_actions, next_log_probs = self._policy.sample(next_state, noise)
         # One pass over both halves: the policy's actions differ from those replayed, so statistics of one half would
         # not fit the other.
-        states = torch.cat([batch.state, batch.next_state])
-        actions = torch.cat([batch.action.to(next_actions), next_actions])
+        states, actions = torch.cat([state, next_state]), torch.cat([action.to(next_actions), next_actions])
         with batch_statistics(self._critics.model):
             values, next_values = self._critics.evaluate_actions(states, actions).chunk(2, 1)
-        returns, discounts = batch.returns.to(values.device), batch.discounts.to(values.device)
-        targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, temperature)
-        return self._train_critics(values, critic_loss(values, targets))
+        returns, discounts = returns.to(values.device), discounts.to(values.device)
+        targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, self._temperature.value)
+        loss = critic_loss(values, targets)
+        return loss, {"critic/loss": loss, "critic/value": values.mean()}
 
-    def _step_policy(self, state: torch.Tensor, noise: torch.Tensor, temperature: torch.Tensor) -> Metrics:
+    def _policy_loss(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        """Return the losses of policy and temperature, and the policy's as a metric."""
+        temperature = self._temperature.value
         with batch_statistics(self._policy.model):
             actions, log_probs = self._policy.sample(state, noise)
-        self._step("temperature", self._temperature.loss(log_probs.detach()))
-        loss = actor_loss(log_probs, self._values_for_policy(state, actions).amin(0), temperature)
-        norm = self._step("policy", loss)
-        entropy = -log_probs.detach().mean()
-        return {
-            **{"policy/loss": loss.detach(), "train/grad_norm": norm},
-            **{"policy/temperature": temperature, "policy/entropy": entropy},
-        }
+        loss = actor_loss(log_probs, self._critics.evaluate_actions(state, actions).amin(0), temperature)
+        metrics = {"policy/loss": loss, "policy/temperature": temperature, "policy/entropy": -log_probs.mean()}
+        return loss + self._temperature.loss(log_probs.detach()), metrics

@@ -7,7 +7,8 @@ from torch import nn
 from embodyflow.algorithms.off_policy import advantage_weights, expectile_loss, squared_errors
 from embodyflow.config.robots.off_policy import ImplicitQConfig
 from embodyflow.policies.base import ActionAndStateCritics, DensityPolicy
-from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.gradient_step import Metrics
+from embodyflow.training.off_policy.learner import CriticsWithTargets, OffPolicyRun
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
@@ -26,6 +27,9 @@ class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
         assert isinstance(config.off_policy, ImplicitQConfig)
         self._settings, self._states = config.off_policy, critics
         self.trained["state_critic"] = TrainedModel(critics.state_model, config.critic.learning_rate, config.trainer)
+        self._add_step("critics", self._critics_loss)
+        self._add_step("state_critic", self._state_critic_loss)
+        self._add_step("policy", self._policy_loss)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -48,32 +52,37 @@ class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
         """
         with torch.no_grad():
             values = self._targets.evaluate_actions(batch.state, batch.action).amin(0)
-        metrics = self._step_critics(batch) | self._step_state_critic(batch.state, values)
+        metrics = self._train_critics(batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
+        metrics |= self._steps["state_critic"].take(batch.state, values)[0]
         if self._updates_policy(index):
-            metrics |= self._step_policy(batch, values)
+            metrics |= self._train_policy(batch.state, batch.action, values)
         self._move(self._targets.model, self._critics.model)
         return metrics
 
-    def _step_critics(self, batch: Transitions) -> Metrics:
+    def _critics_loss(
+        self,
+        state: torch.Tensor,
+        action: torch.Tensor,
+        next_state: torch.Tensor,
+        returns: torch.Tensor,
+        discounts: torch.Tensor,
+    ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            next_values = self._states.evaluate_states(batch.next_state)
-            targets = batch.returns.to(next_values) + batch.discounts.to(next_values) * next_values
-        values = self._critics.evaluate_actions(batch.state, batch.action)
-        return self._train_critics(values, squared_errors(values, targets))
+            next_values = self._states.evaluate_states(next_state)
+            targets = returns.to(next_values) + discounts.to(next_values) * next_values
+        values = self._critics.evaluate_actions(state, action)
+        loss = squared_errors(values, targets)
+        return loss, {"critic/loss": loss, "critic/value": values.mean()}
 
-    def _step_state_critic(self, state: torch.Tensor, values: torch.Tensor) -> Metrics:
+    def _state_critic_loss(self, state: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
         loss = expectile_loss(values - self._states.evaluate_states(state), self._settings.expectile)
-        self._step("state_critic", loss)
-        return {"critic/state_loss": loss.detach()}
+        return loss, {"critic/state_loss": loss}
 
-    def _step_policy(self, batch: Transitions, values: torch.Tensor) -> Metrics:
+    def _policy_loss(
+        self, state: torch.Tensor, action: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            advantages = values - self._states.evaluate_states(batch.state)
+            advantages = values - self._states.evaluate_states(state)
         weights = advantage_weights(advantages, self._settings.inverse_temperature, self._settings.largest_weight)
-        loss = -(weights * self._policy.log_density(batch.state, batch.action)).mean()
-        norm = self._step("policy", loss)
-        return {
-            "policy/loss": loss.detach(),
-            "policy/advantage_weight": weights.mean(),
-            "train/grad_norm": norm,
-        }
+        loss = -(weights * self._policy.log_density(state, action)).mean()
+        return loss, {"policy/loss": loss, "policy/advantage_weight": weights.mean()}

@@ -13,11 +13,10 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.off_policy import TargetsConfig
 from embodyflow.policies.base import ActingPolicy, ActionCritics
+from embodyflow.training.off_policy.gradient_step import GradientStep, Loss, Metrics
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
-from embodyflow.training.parallel.sharding import clip_gradients
 from embodyflow.training.trained_model import TrainedModel
 
-Metrics = dict[str, torch.Tensor]
 PolicyT = TypeVar("PolicyT", bound=ActingPolicy)
 """The kind of policy that a learner trains."""
 
@@ -31,6 +30,10 @@ class OffPolicyLearner(Protocol):
     @property
     def models(self) -> list[nn.Module]:
         """Every model whose weights an update changes."""
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling has taken so far, including loading from the cache."""
 
     def restart(self) -> None:
         """Reset the optimizers, and make the critics their own targets where there are target critics."""
@@ -79,7 +82,8 @@ class PolicyAndCritics(Generic[PolicyT]):
     ) -> None:
         assert config.off_policy is not None
         self._policy, self._critics = policy, critics
-        self._decision_dim, self._max_grad_norm = config.policy.decision_dim, config.trainer.max_grad_norm
+        self._decision_dim, self._trainer_config = config.policy.decision_dim, config.trainer
+        self._steps: dict[str, GradientStep] = {}
         self._policy_delay, self._critic_updates = config.off_policy.policy_delay, config.off_policy.critic_updates
         self.trained = {
             "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer, betas),
@@ -106,28 +110,24 @@ class PolicyAndCritics(Generic[PolicyT]):
         """Return True if the update with this index also updates the policy."""
         return index >= self._critic_updates and (index + 1) % self._policy_delay == 0
 
-    def _values_for_policy(
-        self, state: torch.Tensor, actions: torch.Tensor, members: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Return the values of actions by each critic, or by ``members``; gradients pass to the actions alone."""
-        self._critics.model.requires_grad_(False)
-        values = self._critics.evaluate_actions(state, actions, members)
-        self._critics.model.requires_grad_(True)
-        return values
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling has taken so far, including loading from the cache."""
+        return sum(step.compile_seconds for step in self._steps.values())
 
-    def _step(self, name: str, loss: torch.Tensor) -> torch.Tensor:
-        """Take an optimizer step of one model; return the norm of its gradient before clipping."""
-        trained = self.trained[name]
-        trained.optimizer.zero_grad()
-        loss.backward()
-        norm = clip_gradients(trained.parameters, self._max_grad_norm)
-        trained.step()
-        return torch.tensor(norm)
+    def _add_step(self, name: str, loss: Loss, *others: str) -> None:
+        """Add the optimizer step of the model with this name, and of others, on the sum of their losses."""
+        self._steps[name] = GradientStep([self.trained[each] for each in (name, *others)], loss, self._trainer_config)
 
-    def _train_critics(self, values: torch.Tensor, loss: torch.Tensor) -> Metrics:
-        """Take an optimizer step of the critics, by the loss of their values; return its metrics."""
-        norm = self._step("critics", loss)
-        return {"critic/loss": loss.detach(), "critic/value": values.detach().mean(), "critic/grad_norm": norm}
+    def _train_critics(self, *columns: torch.Tensor) -> Metrics:
+        """Take an optimizer step of the critics on a batch; return its metrics."""
+        metrics, (norm,) = self._steps["critics"].take(*columns)
+        return {**metrics, "critic/grad_norm": norm}
+
+    def _train_policy(self, *columns: torch.Tensor) -> Metrics:
+        """Take an optimizer step of the policy, and of what trains with it, on a batch; return its metrics."""
+        metrics, (norm, *_) = self._steps["policy"].take(*columns)
+        return {**metrics, "train/grad_norm": norm}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""

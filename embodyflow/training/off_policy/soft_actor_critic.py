@@ -7,7 +7,8 @@ from torch import nn
 from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, soft_targets
 from embodyflow.config.robots.off_policy import MaximumEntropyConfig, SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
-from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.gradient_step import Metrics
+from embodyflow.training.off_policy.learner import CriticsWithTargets, OffPolicyRun
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.temperature import Temperature
 from embodyflow.training.trained_model import TrainedModel
@@ -29,6 +30,8 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         self._pool, temperature = POOLS[self._settings.policy_value], self._settings.temperature
         self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
         self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
+        self._add_step("critics", self._critics_loss)
+        self._add_step("policy", self._policy_loss, "temperature")
 
     @property
     def models(self) -> list[nn.Module]:
@@ -50,53 +53,61 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         """
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
-        temperature = self._temperature.value
-        members = self._target_members(rng)
-        if not self._updates_policy(index):
-            metrics = self._step_critics(batch, noise[1], temperature, members)
-        else:
-            actions, log_probs = self._policy.sample(batch.state, noise[0])
-            self._step_temperature(log_probs.detach())
-            metrics = self._step_critics(batch, noise[1], temperature, members)
-            metrics |= self._step_policy(batch, actions, log_probs, temperature)
-            metrics |= {"policy/temperature": temperature, "policy/entropy": -log_probs.detach().mean()}
+        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
+        metrics = self._train_critics(*columns, noise[1], *self._target_members(rng))
+        if self._updates_policy(index):
+            metrics |= self._train_policy(batch.state, noise[0], *self._demonstrated(batch))
         self._move(self._targets.model, self._critics.model)
         return metrics
 
-    def _target_members(self, rng: np.random.Generator) -> torch.Tensor | None:
-        """Draw the target critics that count in this update, int64 ``[num_target_critics]``; ``None`` is all."""
+    def _target_members(self, rng: np.random.Generator) -> tuple[torch.Tensor, ...]:
+        """Draw the target critics that count in this update, int64 ``[num_target_critics]``; nothing means all."""
         size = self._settings.num_target_critics
         if size is None:
-            return None
-        return torch.from_numpy(np.sort(rng.permutation(self._critics.num_members)[:size]))
+            return ()
+        return (torch.from_numpy(np.sort(rng.permutation(self._critics.num_members)[:size])),)
 
-    def _step_temperature(self, log_probs: torch.Tensor) -> None:
-        self._step("temperature", self._temperature.loss(log_probs))
+    def _demonstrated(self, batch: Transitions) -> tuple[torch.Tensor, ...]:
+        """Return what the policy's loss needs of the demonstrated transitions of a batch."""
+        del batch
+        return ()
 
-    def _step_critics(
-        self, batch: Transitions, noise: torch.Tensor, temperature: torch.Tensor, members: torch.Tensor | None
-    ) -> Metrics:
+    def _critics_loss(
+        self,
+        state: torch.Tensor,
+        action: torch.Tensor,
+        next_state: torch.Tensor,
+        returns: torch.Tensor,
+        discounts: torch.Tensor,
+        noise: torch.Tensor,
+        members: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            next_actions, next_log_probs = self._policy.sample(batch.next_state, noise)
-            next_values = self._targets.evaluate_actions(batch.next_state, next_actions, members)
-            returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
+            temperature = self._temperature.value
+            next_actions, next_log_probs = self._policy.sample(next_state, noise)
+            next_values = self._targets.evaluate_actions(next_state, next_actions, members)
+            returns, discounts = returns.to(next_values.device), discounts.to(next_values.device)
             cost = temperature if self._settings.entropy_backup else torch.zeros_like(temperature)
             targets = soft_targets(returns, discounts, next_values, next_log_probs, cost)
-        values = self._critics.evaluate_actions(batch.state, batch.action)
-        return self._train_critics(values, critic_loss(values, targets))
-
-    def _step_policy(
-        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
-    ) -> Metrics:
-        loss = self._policy_loss(batch, actions, log_probs, temperature)
-        norm = self._step("policy", loss)
-        return {"policy/loss": loss.detach(), "train/grad_norm": norm}
+        values = self._critics.evaluate_actions(state, action)
+        loss = critic_loss(values, targets)
+        return loss, {"critic/loss": loss, "critic/value": values.mean()}
 
     def _policy_loss(
-        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the loss of the policy, a scalar; gradients pass to the actions and to their log-densities."""
-        return actor_loss(log_probs, self._pool(self._values_for_policy(batch.state, actions)), temperature)
+        self, state: torch.Tensor, noise: torch.Tensor, *demonstrated: torch.Tensor
+    ) -> tuple[torch.Tensor, Metrics]:
+        """Return the losses of policy and temperature, and the policy's as a metric."""
+        temperature = self._temperature.value
+        actions, log_probs = self._policy.sample(state, noise)
+        values = self._pool(self._critics.evaluate_actions(state, actions))
+        loss = actor_loss(log_probs, values, temperature) + self._imitation_loss(*demonstrated)
+        metrics = {"policy/loss": loss, "policy/temperature": temperature, "policy/entropy": -log_probs.mean()}
+        return loss + self._temperature.loss(log_probs.detach()), metrics
+
+    def _imitation_loss(self, *demonstrated: torch.Tensor) -> torch.Tensor | float:
+        """Return what is added to the policy's loss for the demonstrated transitions."""
+        del demonstrated
+        return 0.0
 
 
 class SoftActorCritic(MaximumEntropyLearner):
@@ -113,11 +124,13 @@ class SoftActorCritic(MaximumEntropyLearner):
         assert isinstance(config.off_policy, SoftActorCriticConfig)
         self._imitation_coef = config.off_policy.imitation_coef
 
-    def _policy_loss(
-        self, batch: Transitions, actions: torch.Tensor, log_probs: torch.Tensor, temperature: torch.Tensor
-    ) -> torch.Tensor:
-        loss = super()._policy_loss(batch, actions, log_probs, temperature)
-        if self._imitation_coef and batch.num_demonstrated:
-            state, demonstrated = (each[-batch.num_demonstrated :] for each in (batch.state, batch.action))
-            loss = loss - self._imitation_coef * self._policy.log_density(state, demonstrated).mean()
-        return loss
+    def _demonstrated(self, batch: Transitions) -> tuple[torch.Tensor, ...]:
+        if not (self._imitation_coef and batch.num_demonstrated):
+            return ()
+        return batch.state[-batch.num_demonstrated :], batch.action[-batch.num_demonstrated :]
+
+    def _imitation_loss(self, *demonstrated: torch.Tensor) -> torch.Tensor | float:
+        if not demonstrated:
+            return 0.0
+        state, action = demonstrated
+        return -self._imitation_coef * self._policy.log_density(state, action).mean()

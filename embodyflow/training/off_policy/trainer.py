@@ -143,6 +143,7 @@ class OffPolicyTrainer(FSDPTrainer):
         rate = self._rate(iteration)
         self._learner.set_rate(rate)
         totals: dict[str, list[torch.Tensor]] = defaultdict(list)
+        compiling = self._learner.compile_seconds
         for update in due:
             rng = derive_rng(*draws, update)
             batch = sample(rng, size, steps, gamma)
@@ -151,6 +152,8 @@ class OffPolicyTrainer(FSDPTrainer):
             for name, value in self._learner.update(batch, rng, update).items():
                 totals[name].append(value)
         metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
+        if self.config.trainer.compile:
+            metrics["perf/train_compile_seconds"] = last(self._learner.compile_seconds - compiling)
         return metrics | {
             "train/optimizer_steps": last(len(due)),
             "train/learning_rate": last(rate * self.config.trainer.learning_rate),

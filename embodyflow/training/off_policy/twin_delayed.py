@@ -12,7 +12,8 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from embodyflow.algorithms.off_policy import clipped_noise, deterministic_targets, squared_errors
 from embodyflow.config.robots.off_policy import TwinDelayedConfig
 from embodyflow.policies.base import ActionCritics, DeterministicPolicy
-from embodyflow.training.off_policy.learner import CriticsWithTargets, Metrics, OffPolicyRun
+from embodyflow.training.off_policy.gradient_step import Metrics
+from embodyflow.training.off_policy.learner import CriticsWithTargets, OffPolicyRun
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 
 
@@ -32,6 +33,8 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
         self._target_policy = copy.deepcopy(policy)
         self._target_policy.model.requires_grad_(False)
         self._first = torch.zeros(1, dtype=torch.int64)  # the critic that the policy learns from
+        self._add_step("critics", self._critics_loss)
+        self._add_step("policy", self._policy_loss)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -55,27 +58,36 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
             FloatingPointError: A gradient is NaN or inf; the weights of that model stay as they were.
         """
         normals = torch.from_numpy(rng.standard_normal((len(batch.returns), self._decision_dim), np.float32))
-        metrics = self._step_critics(batch, normals)
+        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
+        metrics = self._train_critics(*columns, normals)
         if self._updates_policy(index):
-            metrics |= self._step_policy(batch.state)
+            metrics |= self._train_policy(batch.state)
             self._move(self._targets.model, self._critics.model)
             self._move(self._target_policy.model, self._policy.model)
         return metrics
 
-    def _step_critics(self, batch: Transitions, normals: torch.Tensor) -> Metrics:
+    def _critics_loss(
+        self,
+        state: torch.Tensor,
+        action: torch.Tensor,
+        next_state: torch.Tensor,
+        returns: torch.Tensor,
+        discounts: torch.Tensor,
+        normals: torch.Tensor,
+    ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            decided = self._target_policy.decide(batch.next_state)
+            decided = self._target_policy.decide(next_state)
             noise = clipped_noise(normals.to(decided), self._settings.target_noise, self._settings.target_noise_clip)
-            next_values = self._targets.evaluate_actions(batch.next_state, (decided + noise).clamp(-1, 1))
-            returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
+            next_values = self._targets.evaluate_actions(next_state, (decided + noise).clamp(-1, 1))
+            returns, discounts = returns.to(next_values.device), discounts.to(next_values.device)
             targets = deterministic_targets(returns, discounts, next_values)
-        values = self._critics.evaluate_actions(batch.state, batch.action)
-        return self._train_critics(values, squared_errors(values, targets))
+        values = self._critics.evaluate_actions(state, action)
+        loss = squared_errors(values, targets)
+        return loss, {"critic/loss": loss, "critic/value": values.mean()}
 
-    def _step_policy(self, state: torch.Tensor) -> Metrics:
-        loss = -self._values_for_policy(state, self._policy.decide(state), self._first).mean()
-        norm = self._step("policy", loss)
-        return {"policy/loss": loss.detach(), "train/grad_norm": norm}
+    def _policy_loss(self, state: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        loss = -self._critics.evaluate_actions(state, self._policy.decide(state), self._first).mean()
+        return loss, {"policy/loss": loss}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""

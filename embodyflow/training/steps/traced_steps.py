@@ -10,7 +10,7 @@ AdamW.
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,25 +22,22 @@ from torch.jit._fuser import optimized_execution
 
 from embodyflow.algorithms.masked import Metrics
 from embodyflow.config.trainer import TrainerConfig
-from embodyflow.process.compiler import use_compiler
 from embodyflow.process.tracing import span
 from embodyflow.training.objectives import Objective
 from embodyflow.training.parallel.sharding import require_finite
+from embodyflow.training.steps.graphs import Function, clipped, compiled
 from embodyflow.training.steps.steps import Steps, Totals
 from embodyflow.training.trained_model import TrainedModel, release_gradients
 
 MOST_SIZES = 8
 """Number of sizes of a mini-batch that are traced. A batch of environments that resets itself has ever new ones."""
 
-Function = Callable[..., tuple[Tensor, ...]]
-"""Function of columns that returns clipped gradients, their norm and the metrics, float64 [M, 2]."""
-
 
 class _Step(NamedTuple):
     """The function of a step and its interface.
 
     Attributes:
-        function: The function.
+        function: Maps columns to clipped gradients, their norm and the metrics, float64 [M, 2].
         columns: Names of the columns that it takes.
         metrics: Names of the metrics.
         parameters: Parameters that have a gradient.
@@ -122,7 +119,7 @@ class TracedSteps:
             pairs = [torch.stack([number.double() for number in pair]) for pair in measured.values()]
             found = self._gradients(loss)
             parameters[:] = found
-            return *_clipped(list(found.values()), self._config.max_grad_norm), torch.stack(pairs)
+            return *clipped(list(found.values()), self._config.max_grad_norm), torch.stack(pairs)
 
         examples = [columns[name] for name in names]
         # The graph holds the parameters and buffers themselves, so it sees what changes them.
@@ -131,7 +128,7 @@ class TracedSteps:
         needed = [columns[name] for name in read]
         if self._config.compile:
             began = time.perf_counter()
-            function = _compiled(graph, needed)
+            function = compiled(graph, needed)
             self.compile_seconds += time.perf_counter() - began
         else:
             function = _interpreted(graph, needed)
@@ -155,14 +152,6 @@ class TracedSteps:
         return {each: gradient for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
 
 
-def _clipped(gradients: list[Tensor], limit: float | None) -> list[Tensor]:
-    """Return gradients clipped to a norm, by the arithmetic of eager steps, and their norm before."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if limit is None:
-        return [*gradients, norm]
-    return [*torch._foreach_mul(gradients, (limit / (norm + 1e-6)).clamp(max=1.0)), norm]
-
-
 def _without_unused_inputs(graph: GraphModule, names: Sequence[str]) -> list[str]:
     """Remove the inputs that no node of a graph reads; return the names of the others."""
     inputs = graph.graph.find_nodes(op="placeholder")
@@ -172,21 +161,6 @@ def _without_unused_inputs(graph: GraphModule, names: Sequence[str]) -> list[str
             graph.graph.erase_node(node)
     graph.recompile()
     return read
-
-
-def _compiled(graph: GraphModule, examples: Sequence[Tensor]) -> Function:
-    """Return the graph as machine code, or load it from the cache."""
-    use_compiler()
-    # Guards would check in each call what the size of the step and the graph's own parameters ensure.
-    compiled: Function = torch.compile(
-        graph.forward,
-        fullgraph=True,
-        dynamic=False,
-        options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
-    )
-    with torch.no_grad():
-        compiled(*examples)  # torch compiles in the first call
-    return compiled
 
 
 def _interpreted(graph: GraphModule, examples: Sequence[Tensor]) -> Function:

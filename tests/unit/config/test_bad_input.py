@@ -529,11 +529,12 @@ MISTAKES = {
     ),
     "compiled steps of another job": (
         "trainer.compile=true",
-        "trainer.compile=true: allowed is false with job=embodied; only job=control compiles",
+        "trainer.compile=true: allowed is false with job=embodied; job=control compiles, and job=embodied off-policy",
     ),
     "compiled steps off-policy": (
-        "experiment=reacher algorithm=sac trainer.compile=true",
-        "trainer.compile=true: allowed is false with off_policy.name=sac",
+        "experiment=reacher algorithm=crossq trainer.compile=true",
+        "trainer.compile=true: allowed is false with policy.name=mlp_renorm; off-policy, mlp_squashed, "
+        "mlp_deterministic, mlp_bounded and mlp_chunks compile, and a policy whose configuration has compiles = True",
     ),
     "compiled steps on two ranks": (
         "experiment=reacher algorithm=ppo trainer.compile=true trainer.num_ranks=2",

@@ -42,16 +42,15 @@ class Killed(Exception):
 
 def kill_in_update(run: OffPolicyRun, number: int) -> None:
     """Make the run fail in its update of this number from now on, half-way."""
-    update, done = run.trainer._learner.update, [0]
+    train_policy, done = run.trainer._learner._train_policy, [0]
 
-    def failing(*args: Any) -> Any:
+    def failing(*columns: torch.Tensor) -> Any:
         done[0] += 1
         if done[0] == number:
-            run.trainer._learner._step_temperature(update(*args)["policy/entropy"])
-            raise Killed
-        return update(*args)
+            raise Killed  # the critics have taken their step
+        return train_policy(*columns)
 
-    run.trainer._learner.update = failing
+    run.trainer._learner._train_policy = failing
 
 
 @pytest.mark.parametrize("where", ["after the transitions", "in an update", "in the commit", "after the commit"])

@@ -9,6 +9,7 @@ class MLPBoundedConfig(MLPWithActionCriticsConfig):
     """Configuration of :class:`~embodyflow.policies.control.mlp_bounded.modeling_mlp_bounded.MLPBounded`."""
 
     off_policy: ClassVar[str | None] = "iql"
+    compiles: ClassVar[bool] = True
     entropy_varies: ClassVar[bool] = False
     entropy_is_density: ClassVar[bool] = True
 

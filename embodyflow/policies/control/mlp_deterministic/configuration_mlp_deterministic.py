@@ -11,6 +11,7 @@ class MLPDeterministicConfig(MLPWithActionCriticsConfig):
     """Configuration of ``modeling_mlp_deterministic.MLPDeterministic``."""
 
     off_policy: ClassVar[str | None] = "td3"
+    compiles: ClassVar[bool] = True
     entropy_varies: ClassVar[bool] = False
 
     name: Literal["mlp_deterministic"] = "mlp_deterministic"

@@ -22,6 +22,7 @@ class MLPSquashedConfig(MLPWithActionCriticsConfig):
     """Configuration of :class:`~embodyflow.policies.control.mlp_squashed.modeling_mlp_squashed.MLPSquashed`."""
 
     off_policy: ClassVar[str | None] = "sac"
+    compiles: ClassVar[bool] = True
     entropy_is_density: ClassVar[bool] = True
 
     name: Literal["mlp_squashed"] = "mlp_squashed"

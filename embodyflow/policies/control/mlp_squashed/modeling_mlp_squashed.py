@@ -70,8 +70,9 @@ class MLPCritics(nn.Module):
         features = torch.cat([state, action], -1).expand(num_members, -1, -1)
         for block in self.blocks:
             features = block(features, members)
-        values: Tensor = self.value(features, members).squeeze(-1)
-        return values
+        # One product of numbers per feature: a matrix with one column is slow to multiply by.
+        weight, bias = (_chosen(each, members) for each in (self.value.weight, self.value.bias))
+        return (features * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
 
 
 class LinearEnsemble(nn.Module):

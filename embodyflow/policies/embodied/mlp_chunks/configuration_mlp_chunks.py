@@ -11,6 +11,7 @@ class MLPChunksConfig(EmbodiedPolicyConfig):
     """Configuration of :class:`~embodyflow.policies.embodied.mlp_chunks.modeling_mlp_chunks.MLPChunks`."""
 
     off_policy: ClassVar[str | None] = "sac"
+    compiles: ClassVar[bool] = True
     reads_instruction: ClassVar[bool] = False
     entropy_is_density: ClassVar[bool] = True
 
