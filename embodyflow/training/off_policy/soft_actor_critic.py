@@ -68,7 +68,7 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         return (torch.from_numpy(np.sort(rng.permutation(self._critics.num_members)[:size])),)
 
     def _demonstrated(self, batch: Transitions) -> tuple[torch.Tensor, ...]:
-        """Return what the policy's loss needs of the demonstrated transitions of a batch."""
+        """Return the columns of demonstrated transitions that the policy's loss reads."""
         del batch
         return ()
 
@@ -105,7 +105,7 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         return loss + self._temperature.loss(log_probs.detach()), metrics
 
     def _imitation_loss(self, *demonstrated: torch.Tensor) -> torch.Tensor | float:
-        """Return what is added to the policy's loss for the demonstrated transitions."""
+        """Return a part of the policy's loss, a scalar, by the columns of demonstrated transitions."""
         del demonstrated
         return 0.0
 
