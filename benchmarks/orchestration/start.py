@@ -1,9 +1,9 @@
-"""Seconds from the command to ready workers, and which processes spend them, beside the bare libraries.
+"""Seconds from the command to ready workers and to the first iteration, and which processes spend them.
 
 ``python -m benchmarks.orchestration.start --output benchmarks/results/start.json`` starts ``python -m flows.grpo`` and
 a Prefect flow that only starts as many Ray actors with the same imports (:mod:`benchmarks.stand_ins.bare_start`), in
-turns, and stops each when its workers are ready. CPU seconds are those of all living processes of the command at that
-moment.
+turns. Ours is stopped after its first iteration, the other one when its actors are ready. CPU seconds are those of all
+living processes of the command when its workers are ready.
 """
 
 import argparse
@@ -58,8 +58,8 @@ def main() -> None:
 def start_ours(folder: Path, experiment: str) -> tuple[dict[str, Any], int]:
     """Start a run until its workers are ready; return its figures and the number of its workers."""
     command = [sys.executable, "-m", "flows.grpo", f"experiment={experiment}", f"run_root={folder}", "run_id=start"]
-    record = folder / "start" / "processes.json"
-    figures = until_ready(command, folder / "ours.log", record)
+    record, metrics = folder / "start" / "processes.json", folder / "start" / "metrics.jsonl"
+    figures = until_ready(command, folder / "ours.log", record, first_iteration=metrics)
     return figures, len(json.loads(record.read_text())) - 1
 
 
@@ -70,20 +70,33 @@ def start_peer(folder: Path, num_workers: int) -> dict[str, Any]:
     return until_ready(command, folder / "peer.log", ready)
 
 
-def until_ready(command: Sequence[str], log: Path, ready: Path) -> dict[str, Any]:
-    """Run a command until it writes a file; return its wall-clock seconds and its CPU seconds by part.
+def until_ready(command: Sequence[str], log: Path, ready: Path, first_iteration: Path | None = None) -> dict[str, Any]:
+    """Run a command until it writes files; return its wall-clock seconds and its CPU seconds by part.
+
+    Args:
+        command: The command.
+        log: File for its output.
+        ready: File that says that the workers are ready.
+        first_iteration: File with the metrics of iterations; ``None`` ends the command before.
 
     Raises:
         SystemExit: The command ended before, or took too long.
     """
     started = time.perf_counter()
-    with running(command, log) as process:
-        while not ready.exists():
+
+    def seconds_until(file: Path) -> float:
+        while not (file.exists() and file.stat().st_size):
             if process.poll() is not None or time.perf_counter() - started > LIMIT_SECONDS:
                 check_command(command, log, process.poll())
-                raise SystemExit(f"{' '.join(command)}\nended before it was ready")
+                raise SystemExit(f"{' '.join(command)}\nended before it wrote {file.name}")
             time.sleep(0.02)
-        return {"seconds": time.perf_counter() - started, "cpu_seconds": cpu_seconds(process)}
+        return time.perf_counter() - started
+
+    with running(command, log) as process:
+        figures: dict[str, Any] = {"seconds": seconds_until(ready), "cpu_seconds": cpu_seconds(process)}
+        if first_iteration is not None:
+            figures["seconds_to_first_iteration"] = seconds_until(first_iteration)
+        return figures
 
 
 def cpu_seconds(root: psutil.Process) -> dict[str, float]:

@@ -126,11 +126,11 @@ ENTRIES = (
         max_seconds=230,
     ),
     Entry(
-        script="control.sac_control",
+        script="control.off_policy",
         title="SAC in one process, beside Stable-Baselines3",
         arguments=("--steps", "500"),
         packages=("stable-baselines3",),
-        read=readers.sac_control,
+        read=readers.off_policy,
         max_spread=0.15,
         max_seconds=130,
     ),

@@ -103,7 +103,7 @@ def ppo_control(document: Mapping[str, Any]) -> list[Figures]:
     ]
 
 
-def sac_control(document: Mapping[str, Any]) -> list[Figures]:
+def off_policy(document: Mapping[str, Any]) -> list[Figures]:
     """Return CPU seconds of equally many steps and updates; each seed is a round."""
     return [
         _times(experiment, SB3, "CPU s", ours, theirs)

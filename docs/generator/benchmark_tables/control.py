@@ -57,7 +57,7 @@ def normalised_control() -> str:
 def soft_actor_critic() -> str:
     """Return returns and speed of SAC beside Stable-Baselines3's."""
     rows = []
-    for name, each in read("sac_control")["comparisons"].items():
+    for name, each in read("off_policy")["comparisons"].items():
         ours, theirs = (", ".join(f"{value:.0f}" for value in each["final_returns"][who]) for who in SAC_CONTENDERS)
         overlap = f"{each['overlapping_points']} of {each['num_points']}"
         rows.append(

@@ -21,6 +21,25 @@ def orchestration() -> str:
     return table(("Iteration", *report), rows)
 
 
+def start() -> str:
+    """Return the time of a start, and the CPU time of its parts."""
+    report = read("start")
+    rounds = report["comparisons"]
+    names = list(rounds[0])
+
+    def medians(key: str) -> list[str]:
+        found = [[each[name][key] for each in rounds if key in each[name]] for name in names]
+        return [f"{median(values):.1f} s" if values else "–" for values in found]
+
+    rows = [("workers ready", *medians("seconds"))]
+    for part in rounds[0][names[0]]["cpu_seconds"]:
+        cpu = (f"{median(each[name]['cpu_seconds'][part] for each in rounds):.1f} s" for name in names)
+        who = "the flow and its watchers" if part == "flow" else part
+        rows.append((f"CPU time of {who} until then", *cpu))
+    rows.append(("first iteration done", *medians("seconds_to_first_iteration")))
+    return table(("", *names, "Machine"), [(*row, machine(report)) for row in rows])
+
+
 def planning() -> str:
     """Return the times to plan a redistribution."""
     rows = []

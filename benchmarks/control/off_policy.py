@@ -1,18 +1,21 @@
-"""SAC for continuous control by our nodes and by Stable-Baselines3: learning curves and speed.
+"""SAC, TD3 and CrossQ for continuous control by our nodes and by Stable-Baselines3: learning curves and speed.
 
-    python -m benchmarks.control.sac_control --experiment pendulum --steps 10000 --seeds 0 1 2
-    python -m benchmarks.control.sac_control --experiment hopper --steps 30000 --seeds 0 1 2 trainer.compile=true
+    python -m benchmarks.control.off_policy --experiment pendulum --steps 10000 --seeds 0 1 2
+    python -m benchmarks.control.off_policy --experiment hopper --steps 30000 --seeds 0 1 2 trainer.compile=true
+    python -m benchmarks.control.off_policy --experiment "pendulum, CrossQ"
 
-Both have the same environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process
-of its own without Ray and Prefect, ours by :mod:`benchmarks.control.in_process`. The two take turns seed by seed. A
-curve shows the mean return of the training episodes that ended in each thousand steps. Seconds cover collecting and
-learning after the first iteration with updates, in which torch compiles ours with ``trainer.compile=true``. CPU seconds
-are the process's own, which other work on the machine changes least.
+CrossQ's peer is sb3-contrib's; its critics have 256 features, since 1,024 take eight times as long. Both have the same
+environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process of its own without
+Ray and Prefect, ours by :mod:`benchmarks.control.in_process`. The two take turns seed by seed. A curve shows the mean
+return of the training episodes that ended in each thousand steps. Seconds cover collecting and learning after the first
+iteration with updates, in which torch compiles ours with ``trainer.compile=true``. CPU seconds are the process's own,
+which other work on the machine changes least.
 
-Runs are added to ``benchmarks/results/sac_control.json``, where they replace runs with the same experiment and seed.
+Runs are added to ``benchmarks/results/off_policy.json``, where they replace runs with the same experiment and seed.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -28,10 +31,12 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks/results/sac_control.json"
+RESULTS = ROOT / "benchmarks/results/off_policy.json"
 EVERY, EVALUATION_EPISODES = 1000, 10
 EXPERIMENTS: dict[str, list[str]] = {
     "pendulum": ["experiment=pendulum"],
+    "pendulum, TD3": ["experiment=pendulum", "algorithm=td3"],
+    "pendulum, CrossQ": ["experiment=pendulum", "algorithm=crossq", "policy.critic_hidden_size=256"],
     "half_cheetah": ["experiment=half_cheetah", "algorithm=sac"],
     "hopper": [
         *("experiment=half_cheetah", "algorithm=sac", "env.id=Hopper-v5"),
@@ -107,33 +112,66 @@ def stable_baselines3(words: list[str]) -> dict[str, Any]:
 
 
 def build(config: Any) -> Any:
-    """Return SB3's SAC with the environment and hyper-parameters of a control job."""
-    from stable_baselines3 import SAC
+    """Return Stable-Baselines3's algorithm with the environment and hyper-parameters of a control job."""
+    from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.env_util import make_vec_env
 
     settings, rollout, policy = config.off_policy, config.rollout, config.policy
-    assert config.trainer.learning_rate == config.critic.learning_rate == settings.temperature.learning_rate
-    num_envs = rollout.num_workers * rollout.envs_per_worker
+    assert config.trainer.learning_rate == config.critic.learning_rate
     updates = settings.updates_per_transition * config.rows_per_iteration
     assert updates == int(updates)
-    target = settings.temperature.target_entropy
-    return SAC(
-        "MlpPolicy",
-        make_vec_env(config.env.id, num_envs, seed=config.seed),
-        learning_rate=config.trainer.learning_rate,
-        buffer_size=settings.replay_capacity,
-        learning_starts=settings.random_transitions,
-        batch_size=settings.batch_size,
-        tau=settings.target_rate,
-        gamma=config.algorithm.gamma,
-        train_freq=rollout.num_steps,
-        gradient_steps=int(updates),
-        ent_coef=f"auto_{settings.temperature.initial}",
-        target_entropy="auto" if target is None else target,
-        policy_kwargs={"net_arch": [policy.hidden_size] * policy.num_layers, "n_critics": policy.num_critics},
-        seed=config.seed,
-        device="cpu",
-    )
+    common = {
+        "env": make_vec_env(config.env.id, rollout.num_workers * rollout.envs_per_worker, seed=config.seed),
+        "learning_rate": config.trainer.learning_rate,
+        "buffer_size": settings.replay_capacity,
+        "learning_starts": settings.random_transitions,
+        "batch_size": settings.batch_size,
+        "gamma": config.algorithm.gamma,
+        "train_freq": rollout.num_steps,
+        "gradient_steps": int(updates),
+        "seed": config.seed,
+        "device": "cpu",
+    }
+    layers = [policy.hidden_size] * policy.num_layers
+    if settings.name == "sac":
+        networks = {"net_arch": layers, "n_critics": policy.num_critics}
+        return SAC("MlpPolicy", tau=settings.target_rate, policy_kwargs=networks, **entropy_of(config), **common)
+    if settings.name == "td3":
+        networks = {"net_arch": layers, "n_critics": policy.num_critics}
+        return TD3("MlpPolicy", policy_kwargs=networks, **noise_of(config), **common)
+    contrib = importlib.import_module("sb3_contrib")
+    networks = {
+        "net_arch": {"pi": layers, "qf": [policy.critic_hidden_size] * policy.num_layers},
+        "n_critics": policy.num_critics,
+        "batch_norm_momentum": policy.renorm_momentum,
+        "renorm_warmup_steps": policy.renorm_warmup_steps,
+        "optimizer_kwargs": {"betas": (settings.adam_beta1, 0.999)},
+    }
+    delay = settings.policy_delay
+    return contrib.CrossQ("MlpPolicy", policy_delay=delay, policy_kwargs=networks, **entropy_of(config), **common)
+
+
+def entropy_of(config: Any) -> dict[str, Any]:
+    """Return the arguments for the temperature of soft actor-critic and CrossQ."""
+    temperature = config.off_policy.temperature
+    assert temperature.learning_rate == config.trainer.learning_rate
+    target = temperature.target_entropy
+    return {"ent_coef": f"auto_{temperature.initial}", "target_entropy": "auto" if target is None else target}
+
+
+def noise_of(config: Any) -> dict[str, Any]:
+    """Return the arguments for targets and exploration of TD3."""
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    settings, policy = config.off_policy, config.policy
+    deviation = np.full(policy.action_dim, policy.exploration_noise)
+    return {
+        "tau": settings.target_rate,
+        "policy_delay": settings.policy_delay,
+        "target_policy_noise": settings.target_noise,
+        "target_noise_clip": settings.target_noise_clip,
+        "action_noise": NormalActionNoise(np.zeros_like(deviation), deviation),
+    }
 
 
 CONTENDERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
@@ -151,7 +189,7 @@ def measure(name: str, experiment: str, steps: int, seed: int, words: list[str])
         command = [
             sys.executable,
             "-m",
-            "benchmarks.control.sac_control",
+            "benchmarks.control.off_policy",
             "--contender",
             name,
             "--answer",
