@@ -83,7 +83,7 @@ def _guarded_class(numpy: Any) -> Any:
         if "out" in options:
             options["out"] = tuple(plain(each) for each in options["out"])
         made = getattr(ufunc, method)(*operands, **options)
-        return made.view(guarded) if type(made) is numpy.ndarray and made.size == 0 else made
+        return made.view(guarded) if isinstance(made, numpy.ndarray) and made.size == 0 else made
 
-    guarded = type("ndarray", (numpy.ndarray,), {"__array_ufunc__": apply})
+    guarded: Any = type("ndarray", (numpy.ndarray,), {"__array_ufunc__": apply})
     return guarded
