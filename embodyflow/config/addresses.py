@@ -1,4 +1,4 @@
-"""Addresses in a configuration, which is recorded and shown with the run."""
+"""Addresses in a configuration or of a server, which are recorded and shown with the run."""
 
 import re
 from urllib.parse import parse_qsl, urlsplit
@@ -26,9 +26,9 @@ def check_address(address: str, instead: str) -> None:
     except ValueError as error:
         raise ValueError(f"must be an address such as http://localhost:8000: {error}") from error
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"must have no user name and no password, which a run records; allowed is {instead}")
+        raise ValueError(f"must have no user name and no password, which are recorded and shown; allowed is {instead}")
     names = (name for part in (parts.query, parts.fragment) for name, _ in parse_qsl(part, keep_blank_values=True))
     if (secret := next(filter(_SECRET.search, names), None)) is not None:
-        raise ValueError(f"must have no parameter {secret}, which a run records; allowed is {instead}")
+        raise ValueError(f"must have no parameter {secret}, which is recorded and shown; allowed is {instead}")
     if parts.scheme not in ("http", "https") or not host:
         raise ValueError(f"must be an address such as http://localhost:8000, not {address}")

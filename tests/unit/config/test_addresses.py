@@ -8,9 +8,9 @@ from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
 
 WRONG = {
-    "http://me:secret@127.0.0.1:8000": "must have no user name and no password, which a run records; allowed is",
+    "http://me:secret@127.0.0.1:8000": "must have no user name and no password, which are recorded and shown; allowed",
     "https://me@127.0.0.1/v1": "must have no user name and no password",
-    "https://127.0.0.1/mcp?tavilyApiKey=secret": "must have no parameter tavilyApiKey, which a run records; allowed is",
+    "https://127.0.0.1/mcp?tavilyApiKey=secret": "must have no parameter tavilyApiKey, which is recorded and shown",
     "https://127.0.0.1/mcp?a=1&access_token=secret": "must have no parameter access_token",
     "https://127.0.0.1/mcp?X-Amz-Signature=secret": "must have no parameter X-Amz-Signature",
     "https://127.0.0.1/mcp#sig=secret": "must have no parameter sig",
