@@ -78,14 +78,17 @@ def compute_baseline(
 
 
 @node(reads=("loss_mask", "old_log_probs", "ref_log_probs"), writes=("kl_penalty",))
-def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+def compute_kl_penalty(
+    batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
     """Compute the KL penalty that ``algorithm.kl.placement=reward`` subtracts from each token's reward.
 
     The trainer holds the coefficient, so the node runs on the trainer group, after ``compute_ref_log_prob``.
     """
     mask = batch["loss_mask"].flatten(1)
     log_probs, reference = batch["old_log_probs"].flatten(1), batch["ref_log_probs"].flatten(1)
-    penalty = kl_penalty(log_probs, reference, mask, worker.kl_coef, worker.config.algorithm.kl.estimator)
+    coef, estimator = worker.kl_coef_in(call.iteration), worker.config.algorithm.kl.estimator
+    penalty = kl_penalty(log_probs, reference, mask, coef, estimator)
     batch["kl_penalty"] = penalty.view(batch["loss_mask"].shape)
     num_tokens = int(mask.sum())
     return NodeOutput(batch, {"reward/kl_penalty": mean(penalty.sum().item() / max(num_tokens, 1), num_tokens)})

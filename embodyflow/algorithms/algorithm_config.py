@@ -66,6 +66,22 @@ class KLConfig(_Config):
         """Whether the coefficient differs from iteration to iteration."""
         return self.target is not None or self.final_coef is not None
 
+    def annealed_coef(self, iteration: int, iterations: int) -> float:
+        """Return ``coef`` in the first iteration, ``final_coef`` in the last, and equal steps between.
+
+        A falling coefficient takes regularised play to an equilibrium (Sokota et al. 2023, "A unified approach to
+        reinforcement learning, quantal response equilibria, and two-player zero-sum games", arXiv:2206.05825,
+        section 4).
+
+        Args:
+            iteration: Index of the iteration, from 1; after the last one the coefficient stays.
+            iterations: Number of iterations in which the coefficient changes.
+        """
+        if self.final_coef is None:
+            return self.coef
+        done = min(iteration - 1, iterations - 1) / max(iterations - 1, 1)
+        return self.coef + done * (self.final_coef - self.coef)
+
     def refreshes(self, iteration: int) -> bool:
         """Return True if the policy becomes the reference after an iteration, from 1."""
         return self.refresh_every is not None and iteration % self.refresh_every == 0

@@ -67,23 +67,6 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, coef: flo
     return coef * estimate_kl(inside[0], inside[1], estimator)
 
 
-def annealed_kl_coef(iteration: int, iterations: int, config: KLConfig) -> float:
-    """Return the coefficient of an iteration: coef in the first one, final_coef in the last, and equal steps between.
-
-    A falling coefficient takes regularised play to an equilibrium (Sokota et al. 2023, "A unified approach to
-    reinforcement learning, quantal response equilibria, and two-player zero-sum games", arXiv:2206.05825, section 4).
-
-    Args:
-        iteration: Index of the iteration, from 1; after the last one the coefficient stays.
-        iterations: Number of iterations in which the coefficient changes.
-        config: The two coefficients.
-    """
-    if config.final_coef is None:
-        return config.coef
-    done = min(iteration - 1, iterations - 1) / max(iterations - 1, 1)
-    return config.coef + done * (config.final_coef - config.coef)
-
-
 def update_kl_coef(coef: float, observed_kl: float, num_rows: int, config: KLConfig) -> float:
     """Return the coefficient for the next iteration.
 

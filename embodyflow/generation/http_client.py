@@ -12,6 +12,7 @@ import httpx
 from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import GenerationError
+from embodyflow.process.variables import withhold
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds of exponential backoff between attempts
 RETRIED_STATUS_CODES = {408, 429, 500, 502, 503, 504}
@@ -32,6 +33,7 @@ class HTTPClient:
         if config.api_key_env is not None:
             if config.api_key_env not in os.environ:
                 raise ConfigError(f"api_key_env={config.api_key_env}: the environment variable is not set")
+            withhold(config.api_key_env)
             headers["Authorization"] = f"Bearer {os.environ[config.api_key_env]}"
         self._url, self._max_retries = config.base_url.rstrip("/"), config.max_retries
         self._client = httpx.Client(

@@ -22,6 +22,7 @@ class Kind:
         only_forward_compute: True if the function uses the trainer's weights and never changes them.
         group: Worker group whose engine has the methods that the function calls; ``None`` is either.
         trains: True if the function changes weights.
+        columns_by_key: Keys of its node's ``config`` that it reads, each of which names a column.
     """
 
     node_type: NodeType = NodeType.COMPUTE
@@ -29,11 +30,12 @@ class Kind:
     only_forward_compute: bool = False
     group: Group | None = None
     trains: bool = False
+    columns_by_key: tuple[str, ...] = ()
 
 
 _ROLLOUT = Kind(NodeType.MODEL_INFERENCE, NodeRole.ROLLOUT, group="rollout")
 _REWARD = Kind(node_role=NodeRole.REWARD)
-_SAMPLING = Kind(node_role=NodeRole.DYNAMIC_SAMPLING)
+_SAMPLING = Kind(node_role=NodeRole.DYNAMIC_SAMPLING, columns_by_key=("uniform",))
 
 
 def _forward(role: NodeRole) -> Kind:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from embodyflow.errors import ConfigError
 from embodyflow.graph.built_in_functions import FUNCTIONS, infer, misplaced
 from embodyflow.graph.node import Node, NodeType
+from embodyflow.graph.node_config import columns_of_config, config_problems
 from embodyflow.nodes.calling import bind
 from embodyflow.nodes.declarations import declared
 from embodyflow.references import reference_to, resolve
@@ -102,6 +103,7 @@ def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
     if not unreadable and not structure:
         by_id = {node.node_id: node for node in nodes}
         problems += [Problem(node_id, message) for node_id, message in misplaced(by_id)]
+        problems += [Problem(node_id, message) for node_id, message in config_problems(by_id, functions)]
         problems += _unwritten_columns(by_id, functions)
     return nodes, problems
 
@@ -220,7 +222,7 @@ def _unwritten_columns(nodes: Mapping[str, Node], functions: Mapping[str, Callab
     parents = {name: node.dependencies for name, node in nodes.items()}
     problems: list[Problem] = []
     for name, node in nodes.items():
-        reads = _columns(node.reads, functions.get(name), "__reads__")
+        reads = (_columns(node.reads, functions.get(name), "__reads__") or set()) | columns_of_config(node)
         above = [writes[ancestor] for ancestor in ancestors(name, parents)]
         if not reads or None in above:
             continue  # an ancestor that declares nothing may write anything

@@ -277,9 +277,8 @@ class TrainerEngine(Reducer, Protocol):
     All methods are collectives, called on every rank.
     """
 
-    @property
-    def kl_coef(self) -> float:
-        """Current coefficient of the KL term, which the adaptive controller may have changed."""
+    def kl_coef_in(self, iteration: int) -> float:
+        """Return the coefficient of the KL term in the present iteration, which the adaptive controller may change."""
 
     def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens under the policy or its reference, float32 [N, T, L]."""

@@ -1,8 +1,27 @@
-"""Environment variables that hold for a block of code."""
+"""Environment variables that hold for a block of code, and those that other programs do not get."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+OF_THE_RUN = ("PREFECT_", "RAY_", "WANDB_", "OTEL_")
+"""Beginnings of the names of the variables of the run's own services."""
+_withheld: set[str] = set()
+
+
+def withhold(name: str) -> None:
+    """Keep a variable of this process, which holds a secret, from the programs that it starts for episodes."""
+    _withheld.add(name)
+
+
+def variables_for_episodes() -> dict[str, str]:
+    """Return the variables of this process without those of the run's own services and without withheld ones.
+
+    A model may choose the commands of an episode. The keys of the services would let it submit code to the Ray cluster
+    or change runs.
+    """
+    names = (name for name in os.environ if not name.startswith(OF_THE_RUN) and name not in _withheld)
+    return {name: os.environ[name] for name in names}
 
 
 @contextmanager

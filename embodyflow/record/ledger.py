@@ -108,6 +108,16 @@ class Ledger:
         """Return the lines of all roll-backs, oldest first."""
         return [entry for entry in self.entries if entry.kind == "roll_back"]
 
+    def values_after(self, commit: int) -> dict[str, Any]:
+        """Return the values that roll-backs gave to keys, as the run went on with them after a commit that it kept.
+
+        Args:
+            commit: Index of the iteration.
+        """
+        lines = self.roll_backs()
+        number = max((index for index, line in enumerate(lines, start=1) if line.facts["to"] <= commit), default=0)
+        return {key: value for line in lines[:number] for key, value in line.facts["values"].items()}
+
     def digest(self) -> str:
         """Return the SHA-256 of the newest facts, independent of the order in which branches of the graph finished."""
         repeatable = [(key, facts) for key, facts in sorted(self._newest.items()) if not facts.get("timed")]

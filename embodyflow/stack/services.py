@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from embodyflow.orchestration.server.api_address import check_api_url
 from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING, new_auth_string
 from embodyflow.orchestration.server.settings import (
     BATCHED_WRITES,
@@ -139,8 +140,14 @@ def num_cores() -> int:
 
 
 def attached(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Return the Prefect API and the Ray address that the user sets; None for a service that the stack starts."""
-    return environ.get("PREFECT_API_URL") or None, environ.get("RAY_ADDRESS") or None
+    """Return the Prefect API and the Ray address that the user sets; None for a service that the stack starts.
+
+    Raises:
+        ConfigError: The address of the Prefect API holds a secret.
+    """
+    if api_url := environ.get("PREFECT_API_URL"):
+        check_api_url(api_url)
+    return api_url or None, environ.get("RAY_ADDRESS") or None
 
 
 def _prefect(*words: str) -> list[str]:

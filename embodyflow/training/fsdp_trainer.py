@@ -13,7 +13,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 
-from embodyflow.algorithms.kl import annealed_kl_coef
 from embodyflow.config import RunConfig
 from embodyflow.config.trainer import OptimizerConfig
 from embodyflow.data.metrics import Metric, last
@@ -186,6 +185,15 @@ class FSDPTrainer:
         """The current KL coefficient; the adaptive controller updates it after each training of the policy."""
         return self._objective.kl_coef
 
+    def kl_coef_in(self, iteration: int) -> float:
+        """Return the KL coefficient of the present iteration.
+
+        Args:
+            iteration: Its index, from 1, which alone decides an annealed coefficient.
+        """
+        kl = self.config.algorithm.kl
+        return self.kl_coef if kl.final_coef is None else kl.annealed_coef(iteration, self._schedule_iterations)
+
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elementwise sum over all parts of a batch; a collective, so every rank must call it."""
         return self._mesh.sum(tensor)
@@ -259,8 +267,12 @@ class FSDPTrainer:
         self._restart_from_policy()
 
     def begin_with_models(self) -> None:
-        """Make the policy that :meth:`load` restored the reference; critics and optimizers stay as they are."""
+        """Make the policy that :meth:`load` restored the reference; critics and optimizers stay as they are.
+
+        The KL coefficient starts at its first value, since the KL to the new reference is 0.
+        """
         self.policy_weights.set_reference()
+        self._objective.kl_coef = self.config.algorithm.kl.coef
 
     def save_pretrained(self, folder: str) -> None:
         """Export the policy to a folder that its class can load; rank 0 writes files whose modes follow the umask."""
@@ -313,11 +325,11 @@ class FSDPTrainer:
     ) -> dict[str, Metric]:
         """Take the policy's optimizer steps of an iteration, then update KL coefficient, reference and baselines."""
         kl = self.config.algorithm.kl
-        rate, kl_coef = self._rate(iteration), self.kl_coef
+        rate, kl_coef = self._rate(iteration), self.kl_coef_in(iteration)
+        self._objective.kl_coef = kl_coef  # that of a checkpoint may be of a shorter or another run
         metrics = self._take_steps(batch, positions, total_rows, seed, iteration, joint)
         self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
-        if kl.final_coef is not None:
-            self._objective.kl_coef = annealed_kl_coef(iteration + 1, self._schedule_iterations, kl)
+        self._objective.kl_coef = self.kl_coef_in(iteration + 1)
         if kl.changes_coef:
             metrics["policy/kl_coef"] = last(kl_coef)
         if kl.refreshes(iteration):

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embodyflow.process import guardian
+from embodyflow.process.variables import variables_for_episodes
 
 MAX_OUTPUT_BYTES = 2**16
 """Number of last bytes of stdout and of stderr that are kept."""
-OF_THE_RUN = ("PREFECT_", "RAY_", "WANDB_")
-"""Beginnings of the names of environment variables that a program does not get."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,12 @@ def search_path() -> str:
 
 
 def environment(base_url: str, api_key: str) -> dict[str, str]:
-    """Return the environment of a program: that of this process, with the server's address and the episode's key.
-
-    It lacks the variables of the run's own services. A model may choose the commands that a program runs, and their
-    keys would let it submit code to the Ray cluster or change runs.
-    """
+    """Return the environment of a program: that of an episode, with the server's address and the episode's key."""
     exempt = [name for name in (os.environ.get("NO_PROXY"), "127.0.0.1") if name]
     return {
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",  # the order of a set is part of a prompt that is made of it
-        **{name: value for name, value in os.environ.items() if not name.startswith(OF_THE_RUN)},
+        **variables_for_episodes(),
         "PATH": search_path(),
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": api_key,

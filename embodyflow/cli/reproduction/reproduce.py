@@ -74,6 +74,9 @@ def _cautions(folder: RunFolder, config: RunConfig, span: Span, ledger: Ledger) 
     done = max(entry.iteration for entry in ledger.entries if entry.kind == "commit")
     if span.last == config.iterations < done:
         yield f"iterations {span.last + 1} to {done} are left out: a resume stretched their trainer.schedule"
+    if changed := ledger.values_after(span.last).items() - ledger.values_after(span.first - 1).items():
+        keys = ", ".join(sorted(key for key, _ in changed))
+        yield f"iterations after {span.last} are left out: a roll-back changed {keys}"
     yield f"starts from the checkpoint of iteration {span.first - 1}, which is not trained again"
     if isinstance(config, AgentJobConfig):
         yield "tools and programs are called again: a run keeps their answers only until it has trained on them"

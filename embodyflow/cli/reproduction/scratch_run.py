@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from embodyflow.cli.reproduction.span import Span
+from embodyflow.config.composition.words import changed_by
 from embodyflow.record.episodes.labelled_episodes import LABELLED
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
@@ -36,7 +37,8 @@ def prepare(path: Path, folder: RunFolder, ledger: Ledger, span: Span, max_stale
     """
     scratch = RunFolder(path)
     scratch.checkpoints.path.mkdir(parents=True)
-    (path / "config.yaml").write_text(yaml.safe_dump(_settings(folder), sort_keys=False))
+    changed = [f"{key}={value!r}" for key, value in ledger.values_after(span.first - 1).items()]
+    (path / "config.yaml").write_text(yaml.safe_dump(changed_by(_settings(folder), changed), sort_keys=False))
     if (folder.path / UNRESTORABLE_FILE).exists():
         shutil.copy2(folder.path / UNRESTORABLE_FILE, path)
     for iteration in span.checkpoints(max_staleness):

@@ -29,7 +29,7 @@ class Span:
 
 
 def span_of(asked: str | None, folder: RunFolder, config: RunConfig, ledger: Ledger) -> Span:
-    """Return the iterations to repeat.
+    """Return the iterations to repeat, up to one that trained with other values because of a roll-back.
 
     Args:
         asked: Text ``first..last``; ``None`` means all committed iterations.
@@ -45,6 +45,9 @@ def span_of(asked: str | None, folder: RunFolder, config: RunConfig, ledger: Led
         raise ConfigError(f"{folder.path}: has committed no iteration, so there is nothing to reproduce")
     last = min(done, _end_of_schedule(config, done))
     span = Span(1, last) if asked is None else _parse(asked, last)
+    values = ledger.values_after(span.first - 1)
+    same = (each for each in range(span.last, span.first, -1) if ledger.values_after(each - 1) == values)
+    span = Span(span.first, next(same, span.first))
     _check_start(span, folder, config)
     return span
 

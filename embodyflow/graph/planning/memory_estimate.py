@@ -16,6 +16,7 @@ Activations are the caller's; :mod:`embodyflow.training.model_sizes` has those o
 excludes key-value caches and simulators.
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -57,12 +58,15 @@ def parse_num_params(text: object, where: str) -> float:
     """Parse ``"7B"``, ``"350M"`` or a plain number of parameters.
 
     Raises:
-        ConfigError: The text is neither.
+        ConfigError: The text is neither, or the number is 0 or infinite.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMBT]?)", str(text).strip(), re.IGNORECASE)
-    if match is None:
-        raise ConfigError(f"{where}: model_params={text!r}: must be a number, with K, M, B or T allowed, as in '7B'")
-    return float(match[1]) * _SUFFIXES[match[2].upper()]
+    number = float(match[1]) * _SUFFIXES[match[2].upper()] if match is not None else 0.0
+    if not 0 < number < math.inf:
+        raise ConfigError(
+            f"{where}: model_params={text!r}: must be a number above 0, with K, M, B or T allowed, as in '7B'"
+        )
+    return number
 
 
 def training_bytes(model: ModelSize, num_ranks: int, model_parallel: int) -> float:

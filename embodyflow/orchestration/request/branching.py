@@ -65,7 +65,11 @@ def branched_config(values: Mapping[str, Any], overrides: Sequence[str], run_roo
     own = {"run_id": None, "branch": None, "run_root": str(origin.path.parent)}
     config = validate_config(changed_by(origin.config() | own, overrides) | dict(values))
     assert config.branch is not None
-    branch = config.branch.model_copy(update={"iteration": _iteration(config, origin)})
+    iteration = _iteration(config, origin)
+    branch = config.branch.model_copy(update={"iteration": iteration})
+    if branch.take == "everything":  # it goes on as the run did, which a roll-back may have changed
+        changed = [f"{key}={value!r}" for key, value in Ledger(origin.ledger_path).values_after(iteration).items()]
+        config = validate_config(changed_by(origin.config() | own, [*changed, *overrides]) | dict(values))
     config = config.model_copy(update={"branch": branch})
     _require_same_structure(before, config)
     if config.begins_at >= config.iterations:

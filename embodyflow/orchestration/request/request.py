@@ -341,7 +341,7 @@ def _created_by_this_flow_run(folder: RunFolder) -> bool:
 
 
 def stretched_schedule(folder: RunFolder, config: RunConfig) -> str | None:
-    """Return a line that tells a resumed run's user that its learning rates change, or ``None`` if they do not.
+    """Return a line that tells a resumed run's user that its learning rates or KL coefficients change, else ``None``.
 
     Args:
         folder: Folder of the run, with the configuration that it was started with.
@@ -350,14 +350,19 @@ def stretched_schedule(folder: RunFolder, config: RunConfig) -> str | None:
     before = validate_config(folder.config() | {"run_root": config.run_root})
     first = folder.checkpoints.committed()[-1] + 1
     old, new = (each.trainer.rate_fraction(first, each.iterations) for each in (before, config))
-    if old == new or first > config.iterations:
+    lengths = [each.trainer.schedule_iterations or each.iterations for each in (before, config)]
+    if old != new:
+        name, what = f"trainer.schedule.name={config.trainer.schedule.name}", "learning rate"
+        values = [config.trainer.learning_rate * share for share in (old, new)]
+    else:
+        name, what = "algorithm.kl.final_coef", "KL coefficient"
+        values = [config.algorithm.kl.annealed_coef(first, each) for each in lengths]
+    if values[0] == values[1] or first > config.iterations:
         return None
-    length, rate = before.trainer.schedule_iterations or before.iterations, config.trainer.learning_rate
     changed = "iterations" if config.trainer.schedule_iterations is None else "trainer.schedule_iterations"
     return (
-        f"{changed}={config.trainer.schedule_iterations or config.iterations} stretches trainer.schedule.name="
-        f"{config.trainer.schedule.name} from {length} iterations: iteration {first} has the learning rate "
-        f"{rate * new:.3g}; trainer.schedule_iterations={length} keeps the old schedule, {rate * old:.3g}"
+        f"{changed}={lengths[1]} stretches {name} from {lengths[0]} iterations: iteration {first} has the {what} "
+        f"{values[1]:.3g}; {SCHEDULE_LENGTH}={lengths[0]} keeps the old schedule, {values[0]:.3g}"
     )
 
 

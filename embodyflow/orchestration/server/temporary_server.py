@@ -16,6 +16,7 @@ from prefect.context import refresh_global_settings_context
 from prefect.settings import get_current_settings
 
 from embodyflow.errors import ConfigError, InfrastructureError, ServerLostError
+from embodyflow.orchestration.server.api_address import check_api_url
 from embodyflow.orchestration.server.credentials import AUTH_STRING, REFUSED, new_auth_string, users_credentials
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.process.ports import listen_on
@@ -29,12 +30,13 @@ async def connect() -> None:
     """Make this process use the server that the settings name, or else start one that ends with this process.
 
     Raises:
-        ConfigError: The named server refuses the credentials.
+        ConfigError: The named server refuses the credentials, or its address holds a secret.
         ServerLostError: The named server does not answer.
         InfrastructureError: The server did not start.
     """
     settings = get_current_settings()
     if settings.api.url:
+        check_api_url(settings.api.url)
         await _check_access(settings.api.url)
     elif settings.server.ephemeral.enabled:  # else Prefect explains what to set
         await _start(settings.server.ephemeral.startup_timeout_seconds)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from embodyflow.errors import ConfigError
 from embodyflow.process import guardian
+from embodyflow.process.variables import variables_for_episodes
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig
 
 SIDE = Path(__file__).with_name("environment_side.py")
@@ -61,7 +62,7 @@ def _variables() -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",  # the order of a set is part of a prompt that is made of it
-        **os.environ,
+        **variables_for_episodes(),
         "PYTHONPATH": os.pathsep.join(paths),
         "NO_PROXY": exempt,
         "no_proxy": exempt,

@@ -71,8 +71,13 @@ def number_golds(ground_truth: Any, column: str = "ground_truth") -> list[Decima
 
 
 def _number_of(text: str) -> Decimal | None:
-    """Return the number of an answer such as ``18``, ``9 * 2 = 18`` or ``9 * 2 = <<9*2=18>>18``."""
-    return parse_number(_EQUALS.split(_CALCULATION.sub("", text))[-1])
+    """Return the number of an answer such as ``18``, ``9 * 2 = 18`` or ``9 * 2 = <<9*2=18>>18``.
+
+    Numbers that differ are not equal: ``6 = 5`` is no answer.
+    """
+    sides = _EQUALS.split(_CALCULATION.sub("", text))
+    plain = {number for side in sides if (number := parse_plain_number(side)) is not None}
+    return parse_number(sides[-1]) if len(plain) < 2 else None
 
 
 def _score_answer(answer: str | None, golds: list[str]) -> Score:

@@ -1,13 +1,14 @@
 """Structure of an answer: words, a clock time, a number in a base, a quantity, a list, an equation or a formula."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
 from embodyflow.rewards.functions.latex_text import key_of, normalize, words_of
-from embodyflow.rewards.functions.units import Unit, is_known, parse_unit
+from embodyflow.rewards.functions.units import Unit, changes_number, is_known, parse_unit
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,28 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """Constants that the text says are equal, such as ``2 + 3 = 5``; if they are not, it is no answer.
+
+    Attributes:
+        value: Last side of the equation.
+        constants: Sides without variables, in order; at least two.
+        is_rounded: True if a sign says that sides are equal when rounded.
+    """
+
+    value: "Answer"
+    constants: tuple["Answer", ...]
+    is_rounded: bool
+
+
+@dataclass(frozen=True)
 class Formula:
     """A formula, in normalized LaTeX."""
 
     latex: str
 
 
-Answer: TypeAlias = Words | Clock | Ratio | Based | Quantity | Items | Assignment | Formula
+Answer: TypeAlias = Words | Clock | Ratio | Based | Quantity | Items | Assignment | Chain | Formula
 
 _HALF = r"(?P<half>[ap]\.?\s?m\b\.?)"
 _CLOCK = re.compile(rf"(?P<fields>\d{{1,2}}(?::\d{{2}}){{1,2}})\s*{_HALF}?", re.IGNORECASE)
@@ -121,6 +137,7 @@ _NAME = re.compile(
     r"(?:[A-Za-z]|\\[a-zA-Z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([^()=]*\))?'?"
     r"|(?:\\\w+\s*)?[A-Za-z]{2,}|[A-Za-z]\^\{-1\}\(\w\)"
 )
+_EQUALS = re.compile(r"(?<![<>!\\=]):?==?(?!=)|\\approx(?![a-z])|\\equiv(?![a-z])")
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in\s*(?=[(\[\\{])")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z'.\-]*(?:\s+[A-Za-z][A-Za-z'.\-]*)*")
@@ -246,16 +263,25 @@ def _split(text: str, joint: re.Pattern[str]) -> list[str]:
 
 
 def _parse_equation(text: str) -> Answer | None:
-    sides = [side.strip() for side in re.split(r"(?<![<>!\\])=|\\approx(?![a-z])|\\equiv(?![a-z])", text)]
+    sides = [side.strip() for side in _EQUALS.split(text)]
     if len(sides) < 2 or not all(sides) or re.search(r"[<>]|\\(?:le|ge|ne|lt|gt|pmod|mod)(?![a-z])", text):
         return None
     if re.fullmatch(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)", sides[0]):  # (x, y) = (1, 2)
         return _parse(sides[-1])
     if _NAME.fullmatch(sides[0]):
-        return Assignment(key_of(sides[0]), _parse(sides[-1]), text)
-    if not re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", sides[0])):  # 9 * 2 = 18
-        return _parse(sides[-1])
-    return None
+        return Assignment(key_of(sides[0]), _value_of(sides[1:], text), text)
+    return _value_of(sides, text) if _is_constant(sides[0]) else None  # 9 * 2 = 18
+
+
+def _value_of(sides: Sequence[str], text: str) -> Answer:
+    """Return the last side of an equation, with the constants that must be equal to it and to each other."""
+    value, constants = _parse(sides[-1]), tuple(_parse(side) for side in sides if _is_constant(side))
+    return Chain(value, constants, r"\approx" in text) if len(constants) > 1 else value
+
+
+def _is_constant(text: str) -> bool:
+    """Return True if a text has no letters, besides those of commands."""
+    return not re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", text))
 
 
 def _parse_single(text: str) -> Answer:
@@ -299,11 +325,14 @@ def _parse_quantity(text: str) -> Answer | None:
         inner = value.value if isinstance(value, Quantity) else value
         same = not isinstance(value, Quantity) or value.unit in (parse_unit(found["unit"][-1]), parse_unit("each"))
         return Quantity(inner, parse_unit(found["unit"][-1])) if same and not isinstance(inner, Words) else None
-    if (found := _PERCENT.fullmatch(text)) and not is_text(found["value"]):
+    if (found := _PERCENT.fullmatch(text)) and not is_text(found["value"]) and not found["value"].endswith("%"):
         return Quantity(_parse(found["value"]), Unit("percent"))
     if found := re.fullmatch(r"(?P<value>.+?)\s*(?P<unit>\\\$|[$€£¥₹])", text):
         return Quantity(_parse(found["value"]), parse_unit(found["unit"][-1]))
-    if (found := _TEXT_UNIT.fullmatch(text)) and _is_value(found["value"]) and not re.search(r"\d\s|\d$", _tail(found)):
+    found = _TEXT_UNIT.fullmatch(text)
+    if found and _is_value(found["value"]) and not re.search(r"\d\s|\d$", _tail(found)):
+        if changes_number(found["unit"]):
+            return None
         return Quantity(_parse(found["value"]), parse_unit(found["unit"]))
     if (found := _DEGREE.fullmatch(text)) and _is_value(found["value"]):
         return Quantity(
@@ -326,7 +355,7 @@ def _is_value(text: str) -> bool:
 
 def _is_bare_unit(unit: str, *, spaced: bool) -> bool:
     words = re.split(r"[ /]+", unit.strip())
-    if len(words) > 3:
+    if len(words) > 3 or changes_number(unit):
         return False
     known = all(is_known(word, spaced=spaced) for word in words if word not in ("per", "square", "cubic", "sq"))
     return known or (all(len(word) > 2 and word.isalpha() for word in words) and not _is_product(unit.strip()))

@@ -65,6 +65,40 @@ def equal_formulas(gold: str, answer: str) -> bool:
     return _equal(expected, given, has_decimals(gold) != has_decimals(answer), gold, answer)
 
 
+def equal_when_rounded(one: str, other: str, *, roughly: bool) -> bool:
+    """Return True if two numbers in normalized LaTeX differ by less than the last decimal of one that is written out.
+
+    Args:
+        one: Formula without variables.
+        other: Formula without variables.
+        roughly: Whether integers may be rounded too, and numbers may differ by 1 %.
+
+    Raises:
+        UndecidedError: One of them cannot be parsed or computed.
+    """
+    values = [_value_of(latex) for latex in (one, other)]
+    gap, size = abs(values[0] - values[1]), max(map(abs, values))
+    places = [place for latex in (one, other) if (place := _last_place(latex)) < 1 or roughly]
+    return bool(gap < max(places, default=0)) or (roughly and bool(gap * 100 <= size))
+
+
+def _value_of(latex: str) -> Any:
+    parsed = parse_formula(latex) if (number := parse_rational(latex)) is None else sympy.Rational(number[0])
+    try:
+        value = None if parsed is None else parsed.doit().evalf(_DIGITS)
+    except Exception as error:
+        raise UndecidedError(f"cannot compute {latex}: {error}") from error
+    if value is None or not (value.is_number and value.is_finite):
+        raise UndecidedError(f"cannot compute {latex}")
+    return value
+
+
+def _last_place(latex: str) -> Fraction:
+    """Return the value of 1 in the last place of a decimal or an integer; 0 for other formulas, which are exact."""
+    found = re.fullmatch(r"[-+]?\s*\d+(?:\.(?P<decimals>\d+))?", latex)
+    return Fraction(0) if found is None else Fraction(1, 10 ** len(found["decimals"] or ""))
+
+
 def scaled(latex: str, factor: Fraction) -> str:
     """Return a formula times a factor."""
     number = parse_rational(latex)

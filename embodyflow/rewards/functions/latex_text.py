@@ -17,6 +17,7 @@ _UNICODE = str.maketrans(
         "≤": r"\le ",
         "≥": r"\ge ",
         "≠": r"\ne ",
+        "≈": r"\approx ",
         "°": r"^\circ ",
         "√": r"\sqrt ",
         "∪": r"\cup ",
@@ -59,6 +60,11 @@ _SPELLED_SIGN = re.compile(
     r"^\s*(?:\\text\s*\{\s*(?:minus|negative)\s*(?:\}|(?P<inside>\s[\d.,/]+)\s*\})|(?:minus|negative)\b)\s*(?=[\d.\\]|$)",
     re.IGNORECASE,
 )
+_ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(
+    rf"(?<![\d.,/}}^_])(?P<whole>\d+)(?:\.(?P<decimals>\d+))?\s*(?P<text>\\text\{{)?\s*(?P<scale>{'|'.join(_ZEROS)})s?\b",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"\\(?:text|mathbb|mathcal|begin|end|overline|vec|hat|bar)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
@@ -85,6 +91,7 @@ def normalize(latex: str) -> str:
     text = _SHORT_TEXT.sub(r" \1", text)
     text = re.sub(r"(?<=\d)\.(?!\d)(?=[\s,;)\]}]|\\(?!overline|bar|dot)|$)", "", text)  # the trailing dot of "5."
     text = re.sub(r"(?<![\d])\.(?=\d)", "0.", text)
+    text = _written_out(text)
     text = re.sub(r"\\text\{\s*\}", " ", text)
     text = _SPELLED_SIGN.sub(lambda found: "-" + (found["inside"] or ""), text)
     text = re.sub(r"(?<=\d)\s*(?:\\text\{to\}|\bto\b)\s*(?=\d)", ":", text)  # a ratio of 2 to 3
@@ -92,6 +99,19 @@ def normalize(latex: str) -> str:
     text = re.sub(r"\s+", " ", text).strip()
     while text and text[-1] in ".,;" and not text.endswith(("..", ".m.")):
         text = text[:-1].rstrip()
+    return text
+
+
+def _written_out(text: str) -> str:
+    """Write numbers such as ``2.5 million`` in digits."""
+
+    def digits(found: re.Match[str]) -> str:
+        zeros, decimals = _ZEROS[found["scale"].lower()], found["decimals"] or ""
+        moved, left = decimals[:zeros].ljust(zeros, "0"), decimals[zeros:]
+        return (found["whole"] + moved).lstrip("0").rjust(1, "0") + f".{left}" * bool(left) + (found["text"] or "")
+
+    while (written := _SCALE.sub(digits, text)) != text:  # five hundred thousand
+        text = written
     return text
 
 

@@ -9,6 +9,8 @@ Conventions:
 
 - A unit on both sides counts: 5 cm is not 5 m, and 100 cm is 1 m. A unit on one side only is ignored, as in
   math-verify, because a question often names it. So is a name on one side only: ``x = 5`` is ``5``.
+- An equation between constants counts as its last side, if it is true: ``2 + 3 = 5`` is ``5``, ``6 = 5`` is no answer.
+  A decimal may be rounded: ``1/3 = 0.33`` is ``0.33``.
 - ``50%`` is both ``50`` and ``0.5``; ``50%`` and ``40%`` differ.
 - A bare list may be in any order, but counts repetitions: ``1,1,2`` is not ``1,2``. Braces are a set, parentheses are
   in order.
@@ -25,12 +27,14 @@ interpreter.
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from embodyflow.rewards.functions.answer_syntax import (
     MOST_DIGITS,
     Answer,
     Assignment,
     Based,
+    Chain,
     Clock,
     Formula,
     Items,
@@ -41,7 +45,12 @@ from embodyflow.rewards.functions.answer_syntax import (
     parse_list,
 )
 from embodyflow.rewards.functions.final_answers import extract_boxed, final_text, without_lead_in
-from embodyflow.rewards.functions.formula_equality import UndecidedError, equal_formulas, scaled
+from embodyflow.rewards.functions.formula_equality import (
+    UndecidedError,
+    equal_formulas,
+    equal_when_rounded,
+    scaled,
+)
 from embodyflow.rewards.functions.latex_text import key_of, normalize
 from embodyflow.rewards.functions.math_golds import parse_golds
 from embodyflow.rewards.functions.units import Unit
@@ -114,6 +123,10 @@ def _equal(gold: Answer, answer: Answer) -> bool:
     if _compares_relations(gold, answer):
         return equal_formulas(_latex_of(gold), _latex_of(answer))
     match gold, answer:
+        case Chain(), _:
+            return _holds(gold) and _equal(gold.value, answer)
+        case _, Chain():
+            return _holds(answer) and _equal(gold, answer.value)
         case Assignment(), Assignment():
             if gold.name == answer.name:
                 return _equal(gold.value, answer.value)
@@ -158,6 +171,26 @@ def _compares_relations(gold: Answer, answer: Answer) -> bool:
             return True
         if isinstance(one, Formula) and isinstance(other, Items) and _RELATION.search(one.latex):
             return True
+    return False
+
+
+def _holds(chain: Chain) -> bool:
+    """Return True unless two constants that the chain says are equal differ."""
+    return all(_may_be_equal(one, other, chain.is_rounded) for one, other in pairwise(chain.constants))
+
+
+def _may_be_equal(one: Answer, other: Answer, is_rounded: bool) -> bool:
+    try:
+        if _equal(one, other):
+            return True
+        if isinstance(one, Formula) and isinstance(other, Formula):
+            return equal_when_rounded(one.latex, other.latex, roughly=is_rounded)
+        for share, number in ((one, other), (other, one)):
+            match share, number:
+                case Quantity(value=Formula(latex=value), unit=unit), Formula() if unit == Unit("percent"):
+                    return equal_when_rounded(value, scaled(number.latex, Fraction(100)), roughly=True)
+    except UndecidedError:  # not known to be false
+        return True
     return False
 
 

@@ -84,6 +84,11 @@ _CANONICAL = {name: unit for unit, names in _NAMES.items() for name in (unit, *n
 _FACTORS = {unit: ("length", factor) for unit, factor in _LENGTH.items()} | {
     unit: (dimension, factor) for dimension, units in _OTHERS.items() for unit, factor in units.items()
 }
+_DENIAL = r"not|never|wrong|incorrect|false"
+_CHANGE = re.compile(
+    rf"hundred|thousand|(?:m|b|tr)illion|squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:four|fif|six|seven|eigh|"
+    rf"nin|ten|hundred|thousand|million)ths|negative|minus|plus|times|no|or|{_DENIAL}"
+)
 _SINGLE_LETTERS = frozenset("mgshlLNJWAVCFK")
 _POWER = re.compile(r"\^?\{?(-?\d)\}?$")
 
@@ -118,6 +123,12 @@ def is_known(word: str, *, spaced: bool) -> bool:
     if len(word) == 1:
         return spaced and word in _SINGLE_LETTERS
     return _word(word) in _NAMES
+
+
+def changes_number(words: str) -> bool:
+    """Return True if words after a number make another number of it, such as ``squared``, or deny it."""
+    first, *others = re.findall(r"[a-z]+", words.replace(r"\text", " ").lower()) or [""]
+    return bool(_CHANGE.fullmatch(first)) or any(re.fullmatch(_DENIAL, word) for word in others)
 
 
 def _product(text: str) -> str:

@@ -23,6 +23,12 @@ _DENIED = re.compile(
     r"|n['’]t\b|[<>≤≥≠]|!=",
     re.IGNORECASE,
 )
+# Words after a number that make another number of it.
+_CHANGED = re.compile(
+    r"\s*(?:hundred|thousand|million|billion|trillion|squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:four|fif|six|"
+    r"seven|eigh|nin|ten|hundred|thousand|million)ths)s?\b",
+    re.IGNORECASE,
+)
 _DIGIT = re.compile(r"\d", re.ASCII)
 
 
@@ -30,7 +36,7 @@ def parse_number(text: str) -> Decimal | None:
     """Return the number in ``text``, which may also contain words, units or a currency sign.
 
     Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½``, ``minus 5``,
-    ``not 5`` and ``< 5`` do not count as numbers.
+    ``not 5``, ``< 5``, ``5 squared`` and ``5 million`` do not count as numbers.
     """
     text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.translate(PLAIN))
     first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
@@ -39,6 +45,8 @@ def parse_number(text: str) -> Decimal | None:
     if found.start("digits") > first_digit.start() or _DIGIT.search(text, found.end()):
         return None
     if (found["sign"] and found["second_sign"]) or _DENIED.search(text, 0, found.start("digits")):
+        return None
+    if _CHANGED.match(text, found.end()):
         return None
     number = Decimal(found["digits"].replace(",", ""))
     negative = (found["sign"] or found["second_sign"]) == "-"

@@ -8,12 +8,14 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 READ_FILE, READ_FOLDER, EXECUTE, WRITE_FILE, TRUNCATE, IOCTL = 1 << 2, 1 << 3, 1, 1 << 1, 1 << 14, 1 << 15
-READABLE = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/sys/devices/system/cpu")
+READABLE = (
+    "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/sys/devices/system/cpu",
+)  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
@@ -42,6 +44,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "truncate": (76, 45),
 }  # fmt: skip
+KEYRINGS = ("keyctl", "add_key", "request_key")
+"""Calls by which a program would leave something to the next one, or read keys of the user."""
 CLONE, CLONE3 = (56, 220), (435, 435)
 OWN_PROCESS_ONLY = ((234, 131), (302, 261), (203, 122))
 """tgkill, prlimit64 and sched_setaffinity: their first argument must be 0 or the caller's process id."""
@@ -75,18 +79,36 @@ def confine() -> None:
     """
     if platform.machine() not in ARCHITECTURES:
         raise OSError(f"seccomp filters exist for {' and '.join(ARCHITECTURES)}, not {platform.machine()}")
+    if (abi := _landlock_abi()) < 1:
+        raise OSError("the kernel has no Landlock, which needs Linux 5.13 and landlock among its security modules")
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    _restrict_files()
+    _restrict_files(abi, whole=True)
     _restrict_calls()
 
 
-def _restrict_files() -> None:
-    abi = _libc.syscall(SYS_CREATE_RULESET, None, 0, 1)
-    if abi < 1:
-        raise OSError("the kernel has no Landlock, which needs Linux 5.13 and landlock among its security modules")
+def hide_files_and_keys() -> None:
+    """Refuse this process and its children what namespaces leave: other files, and the kernel's keyrings.
+
+    Files are refused as :func:`confine` does, where the kernel has Landlock, and keyrings on known architectures.
+    """
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    if (abi := _landlock_abi()) >= 1:
+        _restrict_files(abi, whole=False)
+    if platform.machine() in ARCHITECTURES:
+        architecture, column = ARCHITECTURES[platform.machine()]
+        _install(b"".join([*_refusals(architecture, column, KEYRINGS), _step(RETURN, ALLOW)]))
+
+
+def _landlock_abi() -> int:
+    """Return the version of Landlock's interface; below 1 if the kernel has none."""
+    return int(_libc.syscall(SYS_CREATE_RULESET, None, 0, 1))
+
+
+def _restrict_files(abi: int, *, whole: bool) -> None:
+    """Restrict the files of this process; with ``whole`` also its connections and signals."""
     bits = 13 + (abi >= 2) + (abi >= 3)
     handled = (1 << bits) - 1 | (IOCTL if abi >= 5 else 0)
-    rules = _Ruleset(handled, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    rules = _Ruleset(handled, 3 if whole and abi >= 4 else 0, 3 if whole and abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _check(_libc.syscall(SYS_CREATE_RULESET, ctypes.byref(rules), size, 0), "Landlock")
     read = READ_FILE | READ_FOLDER | EXECUTE
@@ -115,19 +137,18 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 def _restrict_calls() -> None:
     architecture, column = ARCHITECTURES[platform.machine()]
-    code = _filter(architecture, column, os.getpid())
+    _install(_filter(architecture, column, os.getpid()))
+
+
+def _install(code: bytes) -> None:
+    """Filter the system calls of this process and its children for good."""
     program = _Program(len(code) // 8, code)
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
 def _filter(architecture: int, column: int, pid: int) -> bytes:
     """Return the filter in classic BPF; each block falls through to the next if its system call is another one."""
-    code = [_step(LOAD, 4), _step(EQUAL, architecture, 1, 0), _step(RETURN, KILL), _step(LOAD, 0)]
-    if column == 0:
-        code += [_step(AT_LEAST, X32, 0, 1), _step(RETURN, EPERM)]
-    for numbers in REFUSED.values():
-        if (number := numbers[column]) is not None:
-            code += [_step(EQUAL, number, 0, 1), _step(RETURN, EPERM)]
+    code = _refusals(architecture, column, REFUSED)
     code += [_step(EQUAL, CLONE3[column], 0, 1), _step(RETURN, ENOSYS)]  # the C library falls back to clone
     code += _block(CLONE[column], 16, [_step(ANY_BIT, CLONE_THREAD, 1, 0), _step(RETURN, EPERM)])
     for numbers in OWN_PROCESS_ONLY:
@@ -137,6 +158,17 @@ def _filter(architecture: int, column: int, pid: int) -> bytes:
         steps = [step for command in commands for step in (_step(EQUAL, command, 0, 1), _step(RETURN, EPERM))]
         code += _block(numbers[column], 24, steps)
     return b"".join([*code, _step(RETURN, ALLOW)])
+
+
+def _refusals(architecture: int, column: int, names: Iterable[str]) -> list[bytes]:
+    """Return the steps that refuse system calls by name, and leave the number of another one loaded."""
+    code = [_step(LOAD, 4), _step(EQUAL, architecture, 1, 0), _step(RETURN, KILL), _step(LOAD, 0)]
+    if column == 0:
+        code += [_step(AT_LEAST, X32, 0, 1), _step(RETURN, EPERM)]
+    for name in names:
+        if (number := REFUSED[name][column]) is not None:
+            code += [_step(EQUAL, number, 0, 1), _step(RETURN, EPERM)]
+    return code
 
 
 def _block(number: int, offset: int, steps: Sequence[bytes]) -> list[bytes]:

@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -27,6 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from embodyflow.errors import ConfigError
 from embodyflow.rewards.reward_config import SANDBOX_START_SECONDS, CodeConfig, Isolation
 from embodyflow.rewards.sandbox.sandbox_child import MAX_FOLDER_BYTES
+from embodyflow.rewards.sandbox.sandbox_folder import temporary_folder
 from embodyflow.rewards.sandbox.sandbox_usage import Usage
 
 Verdict: TypeAlias = Literal["passed", "failed", "timed_out", "undecided"]
@@ -138,7 +138,7 @@ def _sandbox(isolation: str, calls: socket.socket) -> Iterator[_Sandbox]:
     """Start the process of a sandbox, which waits for its order; end it and all its processes on exit."""
     ours, theirs = socket.socketpair()
     descriptors = [theirs.fileno(), calls.fileno()]
-    with tempfile.TemporaryDirectory(prefix="embodyflow-sandbox-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder("embodyflow-sandbox-") as folder:
         with theirs:
             process = subprocess.Popen(
                 [*_wrapper(isolation, folder), sys.executable, "-I", "-c", _START, str(ROOT), *map(str, descriptors)],

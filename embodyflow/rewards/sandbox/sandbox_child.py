@@ -15,6 +15,7 @@ from typing import Any
 from embodyflow.rewards.sandbox import kernel_guard
 from embodyflow.rewards.sandbox.judging.judge_side import judge
 from embodyflow.rewards.sandbox.judging.program_side import serve_program
+from embodyflow.rewards.sandbox.sandbox_folder import BLOCK_BYTES
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -70,6 +71,8 @@ def _isolate(order: dict[str, Any]) -> None:
     _drop_privileges(order["user"])
     if order["isolation"] == "guard":
         kernel_guard.confine()
+    elif order["program"] is not None:
+        kernel_guard.hide_files_and_keys()  # such as the data set with the tests
 
 
 def _enter_namespaces() -> None:
@@ -84,7 +87,7 @@ def _enter_namespaces() -> None:
     folder = os.getcwd()
     _call(_libc.mount, b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     # A tmpfs holds the folder's files in memory: they share one size limit and vanish with the namespace.
-    options = f"size={MAX_FOLDER_BYTES}".encode()
+    options = f"size={MAX_FOLDER_BYTES},nr_inodes={MAX_FOLDER_BYTES // BLOCK_BYTES}".encode()
     _call(_libc.mount, b"tmpfs", folder.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
     for path, attributes, how in (
         ("/", _MountAttributes(to_set=MOUNT_ATTR_RDONLY), AT_RECURSIVE),

@@ -1,15 +1,9 @@
 """Memory and disk that all processes of a sandboxed program use together."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 import psutil
 
 from embodyflow.rewards.sandbox.sandbox_child import MAX_FOLDER_BYTES
-
-BLOCK_BYTES = 4096
-"""Least size that a file counts with, so that many empty files count as well."""
+from embodyflow.rewards.sandbox.sandbox_folder import size_of
 
 
 class Usage:
@@ -24,11 +18,11 @@ class Usage:
     """
 
     def __init__(self, pid: int, folder: str, memory: int) -> None:
-        self._root, self._folder, self._memory = psutil.Process(pid), Path(folder), memory
+        self._root, self._folder, self._memory = psutil.Process(pid), folder, memory
 
     def exceeded(self) -> bool:
         """Return True if the program uses more memory or disk than it may."""
-        return self._memory_exceeded() or sum(_sizes(self._folder)) > MAX_FOLDER_BYTES
+        return self._memory_exceeded() or size_of(self._folder, MAX_FOLDER_BYTES) > MAX_FOLDER_BYTES
 
     def _memory_exceeded(self) -> bool:
         try:
@@ -54,13 +48,3 @@ def _proportional(process: psutil.Process) -> int:
         return 0
     except psutil.AccessDenied:  # the kernel hides the share of each process; its resident size bounds it
         return _resident(process)
-
-
-def _sizes(folder: Path) -> Iterator[int]:
-    """Yield the sizes of the files in a folder of this mount namespace, in bytes."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                yield max(BLOCK_BYTES, os.lstat(os.path.join(parent, name)).st_size)
-            except FileNotFoundError:
-                continue

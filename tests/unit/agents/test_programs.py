@@ -24,8 +24,10 @@ from embodyflow.agents.programs.process import environment
 from embodyflow.agents.programs.program import Program, ProgramChangedError, ProgramFailedError
 from embodyflow.agents.programs.reward import PrintedRewardError, read_reward
 from embodyflow.config.agents.agent import AgentConfig
+from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
-from embodyflow.process import guardian
+from embodyflow.generation.http_client import HTTPClient
+from embodyflow.process import guardian, variables
 
 ASK = """
     import json, os, subprocess, sys, time, urllib.request
@@ -90,8 +92,11 @@ def test_a_script_that_knows_nothing_of_us_plays_an_episode() -> None:
 
 
 def test_a_program_gets_no_keys_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "MY_SETTING"):
+    services = ("PREFECT_API_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS")
+    for name in (*services, "KEY_OF_THE_SERVER", "MY_SETTING"):
         monkeypatch.setenv(name, "value")
+    monkeypatch.setattr(variables, "_withheld", set())
+    HTTPClient(RemoteConfig(base_url="http://127.0.0.1:9", api_key_env="KEY_OF_THE_SERVER")).close()
     env = environment("http://127.0.0.1:9/v1", "key")
     assert {name for name, value in env.items() if value == "value"} == {"MY_SETTING"}
     assert (env["OPENAI_BASE_URL"], env["OPENAI_API_KEY"]) == ("http://127.0.0.1:9/v1", "key")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.algorithm_config import KLConfig
-from embodyflow.algorithms.kl import annealed_kl_coef, estimate_kl, kl_penalty, update_kl_coef
+from embodyflow.algorithms.kl import estimate_kl, kl_penalty, update_kl_coef
 
 
 def value_and_gradient(difference, estimator):
@@ -89,9 +89,9 @@ def test_adaptive_coefficient(observed, factor):
 
 def test_a_coefficient_moves_to_its_final_one_by_equal_steps():
     config = KLConfig(coef=0.4, final_coef=0.1)
-    coefs = [annealed_kl_coef(iteration, 4, config) for iteration in (1, 2, 3, 4, 9)]
+    coefs = [config.annealed_coef(iteration, 4) for iteration in (1, 2, 3, 4, 9)]
     assert coefs == [pytest.approx(coef) for coef in (0.4, 0.3, 0.2, 0.1, 0.1)]
-    assert annealed_kl_coef(1, 1, config) == 0.4 and annealed_kl_coef(3, 4, KLConfig(coef=0.4)) == 0.4
+    assert config.annealed_coef(1, 1) == 0.4 and KLConfig(coef=0.4).annealed_coef(3, 4) == 0.4
 
 
 @given(st.floats(0, 1e6), st.integers(0, 10**9), st.integers(1, 10**6))

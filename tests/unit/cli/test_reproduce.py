@@ -17,7 +17,7 @@ from embodyflow.cli.main import main
 from embodyflow.cli.reproduction import reproduce
 from embodyflow.cli.reproduction.comparison import difference
 from embodyflow.cli.reproduction.scratch_run import prepare
-from embodyflow.cli.reproduction.span import Span
+from embodyflow.cli.reproduction.span import Span, span_of
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.language import LanguageConfig
@@ -123,6 +123,23 @@ def test_a_reproduction_repeats_the_numbers_of_workers(tmp_path: Path) -> None:
     assert difference(recorded, repeated, 2, ["rollout"]) is None
     repeated.append("workers", 2, {"number": 1})
     assert difference(recorded, repeated, 2, ["rollout"]) == "its number of rollout workers differs"
+
+
+def test_a_reproduction_has_the_values_that_a_roll_back_left_and_ends_before_other_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained_run(tmp_path, *ORDERS["ahead"])
+    ledger = Ledger(folder.ledger_path)
+    commits = {each: dict(ledger.newest("commit", each) or {}) for each in range(2, ITERATIONS + 1)}
+    ledger.append("roll_back", 4, {"detector": "spike", "to": 2, "values": {"trainer.learning_rate": 5e-05}})
+    for iteration, facts in commits.items():
+        ledger.append("commit", iteration, facts)
+    config = validate_config(folder.config())
+    assert span_of(None, folder, config, ledger) == Span(1, 2)
+    assert "iterations after 2 are left out: a roll-back changed trainer.learning_rate" in reproduced(folder, capsys)[1]
+    scratches = [prepare(tmp_path / f"{span.last}", folder, ledger, span, 1) for span in (Span(1, 2), Span(5, 6))]
+    rates = [each.config()["trainer"]["learning_rate"] for each in scratches]
+    assert rates == [config.trainer.learning_rate, 5e-05]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
 
 WRONG = {
-    "http://me:secret@127.0.0.1:8000": "must have no user name and no password, which a run records; allowed is",
+    "http://me:secret@127.0.0.1:8000": "must have no user name and no password, which are recorded and shown; allowed",
     "https://me@127.0.0.1/v1": "must have no user name and no password",
+    "https://127.0.0.1/mcp?tavilyApiKey=secret": "must have no parameter tavilyApiKey, which is recorded and shown",
+    "https://127.0.0.1/mcp?a=1&access_token=secret": "must have no parameter access_token",
+    "https://127.0.0.1/mcp?X-Amz-Signature=secret": "must have no parameter X-Amz-Signature",
+    "https://127.0.0.1/mcp#sig=secret": "must have no parameter sig",
     "http://": "must be an address such as http://localhost:8000, not http://",
     "http://host:port": "must be an address such as http://localhost:8000: ",
     "ftp://127.0.0.1": "must be an address such as http://localhost:8000, not ftp://127.0.0.1",
@@ -28,6 +32,7 @@ def test_an_address_with_credentials_or_without_a_host_is_refused(address: str, 
 
 def test_an_address_with_a_path_is_allowed() -> None:
     assert RemoteConfig(base_url="http://127.0.0.1:8000/x").base_url == "http://127.0.0.1:8000/x"
+    assert McpServerConfig(url="http://[::1]:8000/mcp?author=monkey&design=1").url is not None
     assert McpServerConfig(url="http://[::1]:8000/mcp").name == "http://[::1]:8000/mcp"
     with pytest.raises(ValidationError, match="env and inherit are variables of a command; allowed without url"):
         McpServerConfig(url="http://[::1]:8000/mcp", inherit=["MY_API_KEY"])

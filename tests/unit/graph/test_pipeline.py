@@ -27,6 +27,11 @@ def reads_rewards(batch, config=None, **kwargs):
     """Declare that it reads rewards."""
 
 
+@node(reads=(), writes=(), config=("scale",))
+def declares_keys(batch, config=None, **kwargs):
+    """Declare the keys that it reads."""
+
+
 def takes_too_little(batch):
     """Take too few arguments for a node function."""
 
@@ -213,6 +218,53 @@ def test_an_ancestor_that_declares_nothing_may_write_anything():
 def test_a_declaration_without_a_comma_is_refused():
     with pytest.raises(TypeError, match="reads must be a tuple"):
         node(reads=("rewards"), writes=())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("func", "config", "expected"),
+    [
+        ("tasks:filter_groups", {"unifrom": "scores"}, "config.unifrom: unknown key; allowed are uniform"),
+        ("tasks.sampling.filter_groups", {"unifrom": "scores"}, "config.unifrom: unknown key; allowed are uniform"),
+        ("tasks:compute_reward", {"scale": 2}, "config.scale: unknown key; tasks:compute_reward reads none"),
+        ("tasks:generate", {"rollout.n": 16}, "config.rollout.n: unknown key; allowed are model_params"),
+        ("tasks:filter_groups", {"uniform": 5}, "config.uniform=5: must be the name of a column"),
+        ("tasks:filter_groups", {"uniform": ""}, "config.uniform='': must be the name of a column"),
+        ("tasks:generate", {"model_params": "big"}, "config.model_params='big': must be a number above 0"),
+        ("tasks:generate", {"model_params": "0B"}, "config.model_params='0B': must be a number above 0"),
+        ("tasks:generate", {"model_params": "1e400"}, "config.model_params='1e400': must be a number above 0"),
+        (declares_keys, {"scale": 1, "scael": 2}, "config.scael: unknown key; allowed are scale"),
+    ],
+)
+def test_a_key_that_no_one_reads_and_a_value_of_another_kind_are_refused(func, config, expected):
+    [message] = messages(Pipeline("p").add_node("a", source).add_node("culprit", func, ["a"], config))
+    assert message.startswith(f"node 'culprit': {expected}")
+
+
+def test_a_function_of_the_user_s_reads_any_key_and_a_changed_one_of_tasks_those_it_declares(monkeypatch):
+    assert Pipeline("p").add_node("a", source, config={"any": [1]}).build().nodes["a"].config == {"any": [1]}
+    changed = Pipeline("p").add_node("a", "tasks:compute_reward", config={"scale": 2}, reads=())
+    assert len(messages(changed)) == 1
+    monkeypatch.setitem(vars(resolve("tasks:compute_reward")), "__config__", ("scale",))
+    assert changed.build().nodes["a"].config == {"scale": 2}
+
+
+def test_the_column_that_a_key_names_must_be_written_by_an_ancestor():
+    def graph(column: str) -> Pipeline:
+        start = Pipeline("p").add_node("a", source, writes=["success", "truncated", "group_id", "scores"])
+        return start.add_node("culprit", "tasks:filter_groups", ["a"], {"uniform": column})
+
+    assert graph("scores").build()
+    assert messages(graph("scoers")) == ["node 'culprit': reads 'scoers', which no ancestor writes"]
+
+
+def test_a_built_in_pipeline_that_a_project_changed_is_checked_for_keys_too(monkeypatch):
+    def changed() -> TaskGraph:
+        return Pipeline("grpo").add_node("reward", "tasks:compute_reward", config={"scale": 2}).build()
+
+    monkeypatch.setitem(BUILT_IN, "grpo", f"{HERE}:changed")
+    monkeypatch.setattr(sys.modules[HERE], "changed", changed, raising=False)
+    with pytest.raises(GraphError, match=r"node 'reward': config\.scale: unknown key"):
+        load_pipeline("grpo")
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), {1: 2}, {"deep": [float("inf")]}])

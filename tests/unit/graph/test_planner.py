@@ -315,7 +315,7 @@ def test_model_params_with_suffixes(text, number):
 
 def test_invalid_model_params_name_the_node():
     graph = graph_of("a>b", a=model("huge"))
-    with pytest.raises(ConfigError, match="node 'a': model_params='huge': must be a number"):
+    with pytest.raises(ConfigError, match="node 'a': model_params='huge': must be a number above 0"):
         plan(graph, Cluster(1, 2))
 
 

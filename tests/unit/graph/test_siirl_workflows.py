@@ -78,13 +78,21 @@ def test_missing_functions_follow_from_the_roles(tmp_path):
 
 
 def test_a_top_level_key_with_an_anchor_stays_out_of_the_graph(tmp_path):
-    used = workflow(*START, ADVANTAGE, *UPDATE[:2], UPDATE[2] + " config: *actor1_config", head=ANCHOR)
+    sized = "actor1_config: &actor1_config {model_params: 7B}"
+    used = workflow(*START, ADVANTAGE, *UPDATE[:2], UPDATE[2] + " config: *actor1_config", head=sized)
     plain = load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE)))
     assert load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE, head=ANCHOR))).digest == plain.digest
     graph = load_yaml(save(tmp_path, used))
-    assert graph.nodes["learn"].config == {"model.path": "some/model", "rollout.n": 16}
+    assert graph.nodes["learn"].config == {"model_params": "7B"}
     inside = "shared:\n  deeper: &x {a: 1}"
     assert load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE, head=inside))).digest == plain.digest
+
+
+def test_a_model_s_settings_in_a_node_are_refused_unless_the_file_is_ported(tmp_path):
+    text = workflow(*START, ADVANTAGE, *UPDATE[:2], UPDATE[2] + " config: *actor1_config", head=ANCHOR)
+    with pytest.raises(GraphError, match=r"node 'learn': config\.rollout\.n: unknown key; allowed are model_params"):
+        load_yaml(save(tmp_path, text))
+    assert load_yaml(ported(tmp_path, text)).nodes["learn"].config == {}
 
 
 def test_a_top_level_key_without_an_anchor_is_refused(tmp_path):

@@ -56,12 +56,17 @@ global_config:
 nodes:
   - node_id: rollout
     node_type: MODEL_INFERENCE
-    executable_ref: tasks:generate
+    executable_ref: HERE:any_node
     retries: !Ref global_config.patience
     config:
       whole: !Ref global_config.model
       deep: {list: [0, !Ref global_config.model.size]}
-"""
+""".replace("HERE", __name__)
+
+
+def any_node(batch, config=None, **kwargs):
+    """Do nothing and read any key."""
+
 
 ONE_NODE = "dag_id: d\nnodes: [{node_id: a, node_type: COMPUTE, executable_ref: 'tasks:generate'%s}]"
 
@@ -208,7 +213,17 @@ def test_an_unresolved_ref_hides_no_other_mistake(tmp_path):
 
 def test_aliases_may_repeat_a_value(tmp_path):
     aliased = ONE_NODE % ", config: {a: &x [1, 2], b: *x, c: {d: *x}}"
+    aliased = aliased.replace("tasks:generate", f"{__name__}:any_node")
     assert load_yaml(write(tmp_path, aliased)).nodes["a"].config == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
+
+
+def test_a_key_that_no_one_reads_is_refused_with_file_and_node(tmp_path):
+    misspelt = GRPO.replace("node_role: ADVANTAGE", "node_role: ADVANTAGE\n    config: {gama: 0.9}")
+    path = write(tmp_path, misspelt)
+    with pytest.raises(GraphError) as caught:
+        load_yaml(path)
+    expected = "node 'advantage': config.gama: unknown key; tasks:compute_advantage reads none"
+    assert str(caught.value) == f"{path}: {expected}"
 
 
 def test_duplicate_ids_in_a_file_are_refused(tmp_path):

@@ -102,4 +102,4 @@ def test_weights_go_to_a_file_and_come_back(built: Built, tmp_path: Path) -> Non
 
 def test_one_rank_adds_up_to_itself(built: Built) -> None:
     assert torch.equal(built.engine.all_reduce(torch.arange(3.0)), torch.arange(3.0))
-    assert built.engine.kl_coef == built.engine.config.algorithm.kl.coef
+    assert built.engine.kl_coef_in(1) == built.engine.config.algorithm.kl.coef

@@ -83,6 +83,14 @@ def test_a_process_that_fails_or_hangs_is_one_line(tmp_path: Path) -> None:
     assert eventually(lambda: not Path(f"/proc/{marker.read_text()}").exists(), 10)
 
 
+def test_the_process_gets_no_keys_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "MY_SETTING"):
+        monkeypatch.setenv(name, "value")
+    shown = "import os, sys; sys.exit(' '.join(name for name in os.environ if os.environ[name] == 'value'))"
+    with pytest.raises(ConfigError, match=r"its process has failed: MY_SETTING$"):
+        source(stand_in(tmp_path, before=shown))
+
+
 def test_no_such_python_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^rollout.agent.verifiers.python: no-such is no command"):
         source("no-such")

@@ -107,6 +107,15 @@ def test_the_digest_depends_on_the_newest_facts_only(tmp_path: Path) -> None:
     assert one.digest() != other.digest()
 
 
+def test_the_values_of_roll_backs_hold_after_the_commits_that_they_returned_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.values_after(9) == {}
+    ledger.append("roll_back", 10, {"detector": "spike", "to": 8, "values": {"trainer.learning_rate": 0.5, "seed": 1}})
+    assert [ledger.values_after(each) for each in (7, 8)] == [{}, {"trainer.learning_rate": 0.5, "seed": 1}]
+    ledger.append("roll_back", 9, {"detector": "spike", "to": 4, "values": {"trainer.learning_rate": 0.25}})
+    assert [ledger.values_after(each) for each in (3, 4)] == [{}, {"trainer.learning_rate": 0.25, "seed": 1}]
+
+
 def test_a_roll_back_makes_later_lines_void_until_its_commit_is_there_again(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "ledger.jsonl", count=4)
     commits = [entry.facts for entry in ledger.entries]

@@ -85,6 +85,16 @@ def test_text_without_exactly_one_number_is_none(text):
     assert parse_number(text) is None
 
 
+@pytest.mark.parametrize("text", ["5 million", "5 thousand dollars", "5 squared", "5 halves", "5 hundredths"])
+def test_a_word_after_a_number_that_makes_another_one_of_it_is_no_number(text):
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(("answer", "correct"), [("6 = 5", 0), ("5 = 6 = 5", 0), ("5.0 = 5", 1), ("9 - 4 = 5", 1)])
+def test_an_equation_between_other_numbers_is_no_answer(answer, correct):
+    assert graded(GSM8KConfig(), f"#### {answer}", "5").correct is bool(correct)
+
+
 @pytest.mark.parametrize("answer", ["#### x != 5", "#### x <= 5", "#### x >= 5", "#### the answer is not 5"])
 def test_a_relation_or_a_denial_is_no_number_of_gsm8k(answer):
     assert not graded(GSM8KConfig(), answer, "5").correct

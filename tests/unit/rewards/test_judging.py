@@ -132,6 +132,28 @@ def test_an_attack_fails(program, run):
     assert run(program, TESTS) == "failed"
 
 
+UNITTEST = """
+import unittest
+class Test(unittest.TestCase):
+    def test_f(self): self.assertEqual(f(1), 2)
+result = unittest.TestResult()
+unittest.defaultTestLoader.loadTestsFromTestCase(Test).run(result)
+assert result.testsRun == 1 and result.wasSuccessful()
+"""
+
+
+EMPTY = "import numpy\ndef f(x): return []\ndef g(x): return numpy.empty((0, 2))"
+EMPTY_TESTS = [
+    "assert np.allclose(f(1), 2.5)",
+    "assert np.isclose([[1, 2]], g(1)).all()",
+    "assert (g(1) == np.array([1, 2])).all()",
+    "assert (np.array(f(1)) == 2.5).all()",
+    "assert np.sum(np.abs(g(1) - [1, 2])) < 1e-6",
+    "np.testing.assert_allclose(f(1), 2.5)",
+    "np.testing.assert_almost_equal(actual=f(1), desired=2.5)",
+]
+
+
 @pytest.mark.parametrize(
     ("program", "tests"),
     [
@@ -144,6 +166,12 @@ def test_an_attack_fails(program, run):
         ("import os\ndef f(x): return os._exit", "assert f(1)(0)"),
         ("def f(x): return eval", "assert f(1)('1') == 2"),
         ("class f(Exception): pass", "assert f(1) == 2"),
+        ("def f(x): return 9\ndef abs(x): return 0", "from response import f\nassert abs(f(1) - 2) < 1e-9"),
+        ("def f(x): return 9\ndef all(x): return True", "import response as r\nassert all(r.f(i) == i for i in [1])"),
+        ("def sum(*a): return 9\ndef abs(x): return 0", "assert abs(sum(1, 2) - 2.5) < 1e-9"),
+        ("import unittest\ndef f(x): raise unittest.SkipTest", UNITTEST),
+        *[(EMPTY, f"import numpy as np\n{tests}") for tests in EMPTY_TESTS],
+        ("import unittest\nclass E(unittest.case._ShouldStop): pass\ndef f(x): raise E", UNITTEST),
         (
             "from embodyflow.rewards.sandbox.judging import program_side\nclass Evil(list):\n    __sub__ = lambda *a: 0\n"
             "class Plain: pass\nprogram_side.as_data = lambda value: Plain()\ndef f(x): return Evil()",
@@ -245,6 +273,18 @@ PASSING = {
         "check(add)",
     ),
     "program_named_as_a_builtin": ("def sum(a, b): return a * b", "assert sum(10, 15) == 150"),
+    "program_named_as_a_builtin_beside_others": (
+        "def sum(a, b): return a * b",
+        "assert sum(10, 15) == 150 and isinstance(sum(1, 2), int)",
+    ),
+    "program_named_as_a_builtin_to_judge_with": ("def sorted(a): return a[::-1]", "assert sorted([1, 2]) == [2, 1]"),
+    "arrays_without_elements": (
+        EMPTY,
+        "import numpy as np\nassert np.allclose(f(1), []) and (g(1) == np.empty((0, 2))).all() and g(1).shape == (0, 2)\n"
+        "np.testing.assert_array_equal(np.array(f(1)), [])\nassert np.array(f(1)).sum() == 0 and g(1).tolist() == []\n"
+        "assert len(np.concatenate([g(1), [[1, 2]]]) * 2) == 1 and (g(1) * 2).size == 0",
+    ),
+    "unittest": ("def f(x): return x + 1", UNITTEST),
     "changed_arguments": (
         "def f(x, y, *, z):\n    x.sort(); x[0].append(9); y.clear(); z['a'] = 1; x.append(x[0])",
         "row, y, z = [1], {3}, {}\nx = [[2], row]\nf(x, y, z=z)\n"
@@ -320,6 +360,17 @@ MONEY = "class Money:\n    __eq__ = __lt__ = __sub__ = lambda a, b: True\n    __
 )
 def test_an_object_of_the_program_compared_with_data_is_undecided(tests, run):
     assert run(MONEY, f"assert {tests}") == "undecided"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "for got, want in zip(map(f, [1, 2]), [3, 4]):\n    assert got == want",
+        "assert all(map(lambda pair: f(pair[0]) == pair[1], [(1, 2)]))",
+    ],
+)
+def test_a_program_that_ends_the_loop_of_its_tests_is_undecided(tests, run):
+    assert run("def f(x): raise StopIteration", tests) == "undecided"
 
 
 def test_undecided_programs_are_counted():

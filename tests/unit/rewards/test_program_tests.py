@@ -193,6 +193,46 @@ def test_the_files_of_a_program_are_limited_together(run):
     assert run(program) == "failed"
 
 
+NESTED = """
+import os, time
+for _ in range({depth}):
+    os.mkdir({name!r})
+    os.chdir({name!r})
+open({name!r}, 'w').close()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize(("depth", "name"), [(1200, "d"), (15, "d" * 255)], ids=["deep", "long_names"])
+def test_folders_of_any_depth_end_no_run_and_are_removed(depth, name, run):
+    verdict = run(NESTED.format(depth=depth, name=name) + ADD)
+    assert verdict == ("failed" if run.isolation == "guard" else "passed")  # others keep them in memory
+
+
+def test_a_program_cannot_make_files_without_end(run):
+    assert run(f"for i in range(20_000):\n    open(str(i), 'w').close()\nimport time; time.sleep(0.3){ADD}") == "failed"
+
+
+def test_a_program_cannot_read_the_data_set_of_its_tests(run, tmp_path):
+    data = tmp_path / "train.jsonl"
+    data.write_text(TESTS)
+    data.chmod(0o644)
+    tmp_path.chmod(0o755)
+    assert run(f"open({str(data)!r}).read(){ADD}") == "failed"
+
+
+KEY = """
+import ctypes, platform
+number = {{'x86_64': 248, 'aarch64': 217}}[platform.machine()]
+assert ctypes.CDLL(None).syscall(number, b'user', b'embodyflow-test', b'secret', 6, -{keyring}) == -1
+"""
+
+
+@pytest.mark.parametrize("keyring", [3, 4], ids=["session", "user"])
+def test_a_program_cannot_leave_a_key_to_the_next_one(keyring, run):
+    assert run(KEY.format(keyring=keyring) + ADD) == "passed"
+
+
 REPLACED = {
     "exec": f"import builtins\nbuiltins.exec = print{ADD.replace('+', '-')}",
     "compile": f"import builtins\nbuiltins.compile = lambda *a, **k: (lambda: 0).__code__{ADD.replace('+', '-')}",

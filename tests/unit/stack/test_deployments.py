@@ -148,6 +148,8 @@ def test_prefect_parses_the_retention_settings() -> None:
 
 def test_empty_addresses_count_as_unset() -> None:
     assert services.attached({"PREFECT_API_URL": "", "RAY_ADDRESS": "auto"}) == (None, "auto")
+    with pytest.raises(ConfigError, match=r"^PREFECT_API_URL: must have no user name .* PREFECT_API_AUTH_STRING"):
+        services.attached({"PREFECT_API_URL": "http://me:secret@127.0.0.1:4200/api"})
 
 
 def test_an_evaluation_deployment_accepts_runs_of_any_experiment() -> None:

@@ -56,16 +56,17 @@ def test_every_node_function_is_exported_and_declares_its_columns() -> None:
 def test_the_kl_to_the_reference_is_taken_from_each_token_s_reward() -> None:
     words = ("algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1", "algorithm.kl.placement=reward")
     config = compose_config(["algorithm.advantage=dr_grpo", *words])
-    worker = SimpleNamespace(kl_coef=0.5, config=config, all_reduce=one_rank)  # adapted since the run began
+    worker = SimpleNamespace(kl_coef_in={7: 0.5}.get, config=config, all_reduce=one_rank)
+    call = SimpleNamespace(iteration=7)
     batch = tasks.compute_reward(rows([1, 0], [0, 0], num_tokens=[3, 2])).batch
     assert batch is not None
     batch["old_log_probs"] = torch.tensor([[[-1.0, -2.0], [-3.0, 9.0]], [[-1.0, -1.0], [9.0, 9.0]]])
     batch["ref_log_probs"] = torch.tensor([[[-1.5, -1.0], [-3.0, torch.nan]], [[-3.0, -1.0], [torch.nan, 0.0]]])
-    output = tasks.compute_kl_penalty(batch, worker=worker)
+    output = tasks.compute_kl_penalty(batch, worker=worker, call=call)
     assert output.batch is not None
     assert output.batch["kl_penalty"].flatten(1).tolist() == [[0.25, -0.5, 0, 0], [1, 0, 0, 0]]
     assert numbers(output) == {"reward/kl_penalty": pytest.approx((0.25 - 0.5 + 0 + 1 + 0) / 5)}
-    assert numbers(tasks.compute_kl_penalty(batch[:0], worker=worker)) == {}
+    assert numbers(tasks.compute_kl_penalty(batch[:0], worker=worker, call=call)) == {}
     compared = tasks.compute_advantage(output.batch, worker=worker).batch
     assert compared is not None
     scores = 1 + 0.25, -1.0  # their mean is 0.125

@@ -191,6 +191,23 @@ def test_an_annealed_coefficient_is_that_of_the_next_iteration_and_restored(
     assert trainer.kl_coef == 0.4
     trainer.load(str(tmp_path / "3"))
     assert trainer.kl_coef == pytest.approx(0.1)
+    trainer.begin_with_models()  # a branch that takes models begins at iteration 1
+    assert trainer.kl_coef == 0.4
+
+
+def test_a_longer_run_anneals_the_coefficient_from_its_first_iteration_on(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    words = ("algorithm.kl.coef=0.4", "algorithm.kl.final_coef=0.1")
+    close.append(trainer := new_trainer(config := tiny_config(*words, "iterations=2")))
+    step = {"positions": np.arange(2), "total_rows": 2, "seed": SEED}
+    trainer.step(rows_for(config, 2), **step, iteration=2)
+    trainer.save(str(tmp_path / "2"))
+    trainer.close()
+    close.append(trainer := new_trainer(tiny_config(*words, "iterations=4")))
+    trainer.load(str(tmp_path / "2"))
+    assert trainer.kl_coef_in(3) == pytest.approx(0.2), "before training too, for a penalty in the rewards"
+    assert trainer.step(rows_for(config, 2), **step, iteration=3)["policy/kl_coef"].value == pytest.approx(0.2)
 
 
 def test_the_kl_coefficient_adapts_and_is_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from embodyflow.rewards.sandbox.judging.crossing import IMMUTABLE, Json, MalformedError, Scope
+from embodyflow.rewards.sandbox.judging.empty_arrays import EmptyArrays
 from embodyflow.rewards.sandbox.judging.peer import Peer, Raised, TooLargeError
 from embodyflow.rewards.sandbox.judging.program_side import COMPARED, FORWARDED, as_data
 
@@ -29,6 +30,14 @@ KINDS: dict[str, type] = {
 """Types that ``isinstance`` recognizes in a proxy."""
 MUTABLE: dict[str, type] = {kind.__name__: kind for kind in (dict, list, set)}
 ATTRIBUTES = ("__name__", "__qualname__", "__annotations__", "__defaults__", "__wrapped__", "__mro__", "__bases__")
+FRAMEWORKS = ("unittest", "_pytest", "pytest", "doctest")
+"""Packages whose exceptions end or skip a test, so that one from the program would pass it."""
+JUDGING = frozenset(
+    ("abs", "all", "any", "bool", "callable", "dict", "enumerate", "float", "frozenset", "getattr", "hasattr", "int",
+     "isinstance", "issubclass", "iter", "len", "list", "map", "next", "print", "range", "repr", "round", "set",
+     "sorted", "str", "tuple", "type", "zip")
+)  # fmt: skip
+"""Builtins that tests judge with; a program named as one of them is found only if the tests use no other builtin."""
 GETATTR = {"library": ["builtins", "getattr"]}
 _input = builtins.input
 
@@ -45,6 +54,8 @@ def judge(tests: str, connection: socket.socket, report: Callable[[bytes], objec
     try:
         if side.read() != {"ready": True}:
             side.end("failed")
+        if any(isinstance(node, ast.Name) and node.id in ("np", "numpy") for node in ast.walk(tree)):
+            side.guard_empty_arrays(names)
         exec(compile(tree, "<tests>", "exec"), names)
     except BaseException:
         side.end("failed")
@@ -58,6 +69,11 @@ class _JudgeSide(Peer):
         self._functions: list[Callable[..., Any]] = []
         self._proxies: dict[int, _Proxy] = {}
         self._stdin = sys.stdin
+        self._empty_arrays: EmptyArrays | None = None
+
+    def guard_empty_arrays(self, names: "_Names") -> None:
+        """Refuse from now on that the code with these global names compares an array without elements with others."""
+        self._empty_arrays = EmptyArrays(names)
 
     def end(self, verdict: str) -> NoReturn:
         """Report a verdict and end this process, so that no handler of the tests can change it."""
@@ -88,6 +104,10 @@ class _JudgeSide(Peer):
             self.end("undecided")
         except BaseException:  # the program ended, or what it sent is not an answer
             self.end("failed")
+        if any(kind.__module__.partition(".")[0] in FRAMEWORKS for kind in type(error).__mro__):
+            self.end("failed")
+        if isinstance(error, StopIteration) and method != "__next__":
+            self.end("undecided")  # it would end a loop of the tests over map() before the first assertion
         raise error
 
     def find(self, message: Json) -> Callable[..., Any]:
@@ -117,6 +137,11 @@ class _JudgeSide(Peer):
     def _register(self, function: Callable[..., Any]) -> int:
         self._functions.append(function)
         return len(self._functions) - 1
+
+    def decode(self, item: Json, scope: Scope) -> Any:
+        """Return the value that JSON encodes; an array without elements is guarded."""
+        value = super().decode(item, scope)
+        return value if self._empty_arrays is None else self._empty_arrays.guard(value)
 
     def decode_other(self, item: Json, scope: Scope) -> Any:
         if "subclass" in item:
@@ -254,7 +279,7 @@ class _Names(dict[str, Any]):
     """Global names of the tests; those that the tests do not define are the program's.
 
     Builtins and modules are the judge's, so that a program cannot replace what compares. A builtin's name is the
-    program's only if the tests use no other name of it, as in ``assert sum(10, 15) == 6``.
+    program's only if the tests use no other name of it, as in ``assert sum(10, 15) == 6``, nor its module.
     """
 
     def __init__(self, side: _JudgeSide, tree: ast.Module) -> None:
@@ -263,17 +288,30 @@ class _Names(dict[str, Any]):
         loaded, bases, bound = _used_names(tree)
         self._modules = {name for name in bases - bound if name in MODULES and name not in loaded}
         free = (loaded | bases) - bound - self._modules
-        self._shadows = all(hasattr(builtins, name) for name in free)
+        shadows = all(hasattr(builtins, name) for name in free) and not _names_the_program(tree)
+        self._shadowed = (free - JUDGING or (free if len(free) == 1 else set())) if shadows else set()
 
     def __missing__(self, name: str) -> Any:
         if name in self._modules:
             return importlib.import_module(MODULES[name])
-        if name.startswith("__") or (hasattr(builtins, name) and not self._shadows):
+        if name.startswith("__") or (hasattr(builtins, name) and name not in self._shadowed):
             raise KeyError(name)
         try:
             return self._side.request({"name": name})
         except NameError:
             raise KeyError(name) from None
+
+
+def _names_the_program(tree: ast.Module) -> bool:
+    """Return True if the tests import the module ``response``, or have its name as a text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(alias.name == "response" for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "response":
+            return True
+        if isinstance(node, ast.Constant) and node.value == "response":
+            return True
+    return False
 
 
 def _used_names(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:

@@ -1,5 +1,6 @@
 """Branches: runs that begin with another run's weights or checkpoint."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def test_everything_goes_on_from_the_checkpoint(root: Path) -> None:
     assert kinds == [("branch", 4), *(("commit", iteration) for iteration in range(5))]
     resumed: Any = check(RunRequest(resume="whole", overrides=(f"run_root={root}",), flow="sac"))
     assert resumed.branch.iteration == 4
+
+
+def test_everything_goes_on_with_the_values_that_a_roll_back_left(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "first", tmp_path / "first")
+    Ledger(tmp_path / "first" / "ledger.jsonl").append(
+        "roll_back", 8, {"detector": "spike", "to": 5, "values": {"trainer.learning_rate": 5e-05}}
+    )
+
+    def rate(*words: str) -> float:
+        config: Any = check(request(tmp_path, *words, run_id="other"))
+        return float(config.trainer.learning_rate)
+
+    assert rate(*EVERYTHING) == 5e-05 and rate(*EVERYTHING, "trainer.learning_rate=1e-4") == 1e-4
+    assert rate(*EVERYTHING, "branch.iteration=4") == rate()
 
 
 def test_runs_and_ledger_show_where_a_branch_comes_from(

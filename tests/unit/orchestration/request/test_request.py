@@ -168,6 +168,19 @@ def test_a_resumed_run_says_that_it_stretches_the_schedule_and_may_keep_the_old_
     )
 
 
+def test_a_resumed_run_says_that_it_stretches_the_annealing_of_the_kl_coefficient(tmp_path: Path) -> None:
+    words = ("algorithm.kl.coef=0.4", "algorithm.kl.final_coef=0.1")
+    committed_run(tmp_path, iterations=2, done=2, words=words)
+    longer = check(RunRequest(resume="mine", iterations=4, overrides=(f"run_root={tmp_path}",)))
+    assert stretched_schedule(RunFolder(longer.run_dir), longer) == (
+        "iterations=4 stretches algorithm.kl.final_coef from 2 iterations: iteration 3 has the KL coefficient 0.2; "
+        "trainer.schedule_iterations=2 keeps the old schedule, 0.1"
+    )
+    kept = (f"run_root={tmp_path}", "trainer.schedule_iterations=2")
+    same = check(RunRequest(resume="mine", iterations=4, overrides=kept))
+    assert stretched_schedule(RunFolder(same.run_dir), same) is None
+
+
 def test_a_constant_rate_is_not_stretched(tmp_path: Path) -> None:
     committed_run(tmp_path, done=2)
     longer = check(RunRequest(resume="mine", iterations=9, overrides=(f"run_root={tmp_path}",)))
