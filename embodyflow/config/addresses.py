@@ -4,7 +4,8 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 _SECRET = re.compile(
-    r"(?:api|access|secret|[-_]|^)key|token|secret|password|passwd|pwd|signature|credential|(?:^|[-_])(?:auth|sig)(?![a-z])",
+    r"(?:api|access|secret|[-_]|^)key(?![a-z])|token|secret|password|passwd|pwd|signature|credential"
+    r"|(?:^|[-_])(?:auth|sig)(?![a-z])",
     re.IGNORECASE,
 )
 """Parts of the names of parameters that hold secrets, such as ``tavilyApiKey`` and ``X-Amz-Signature``."""
