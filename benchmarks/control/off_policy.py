@@ -11,7 +11,9 @@ return of the training episodes that ended in each thousand steps. Seconds cover
 iteration with updates, in which torch compiles ours with ``trainer.compile=true``. CPU seconds are the process's own,
 which other work on the machine changes least.
 
-Runs are added to ``benchmarks/results/off_policy.json``, where they replace runs with the same experiment and seed.
+Runs are added to ``benchmarks/results/off_policy.json``, where they replace runs with the same experiment and seed, and
+``docs/images/off_policy.png`` shows all of them. With ``--output`` they are added to another file, and nothing is
+drawn.
 """
 
 import argparse
@@ -30,8 +32,10 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks/results/off_policy.json"
+from benchmarks.commands import ROOT
+from benchmarks.control.ppo_control import draw
+
+RESULTS, PICTURE = ROOT / "benchmarks/results/off_policy.json", ROOT / "docs/images/off_policy.png"
 EVERY, EVALUATION_EPISODES = 1000, 10
 EXPERIMENTS: dict[str, list[str]] = {
     "pendulum": ["experiment=pendulum"],
@@ -249,6 +253,9 @@ def save(runs: list[dict[str, Any]], results: Path) -> None:
         if {run["contender"] for run in of_it} == CONTENDERS.keys():
             comparisons[experiment] = compare(of_it)
     results.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    if results == RESULTS:
+        curves = [{"steps": [int(step) for step in run["curve"]], "returns": run["curve"].values()} for run in runs]
+        draw([run | curve for run, curve in zip(runs, curves, strict=True)], PICTURE)
 
 
 def main() -> None:

@@ -207,10 +207,15 @@ def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Plot every seed's curve."""
+    """Plot every seed's curve, with at most three experiments in a row."""
     experiments = sorted({run["experiment"] for run in runs})
-    figure = Figure(figsize=(4.6 * len(experiments), 3.2), dpi=120, layout="constrained")
-    for axes, experiment in zip(figure.subplots(1, len(experiments), squeeze=False)[0], experiments, strict=True):
+    num_columns = min(len(experiments), 3)
+    num_rows = -(-len(experiments) // num_columns)
+    figure = Figure(figsize=(4.6 * num_columns, 3.2 * num_rows), dpi=120, layout="constrained")
+    places = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for axes in places[len(experiments) :]:
+        axes.set_axis_off()
+    for axes, experiment in zip(places, experiments, strict=False):
         for name, color in CONTENDERS.items():
             chosen = [run for run in runs if (run["experiment"], run["contender"]) == (experiment, name)]
             for run in chosen:
