@@ -73,7 +73,7 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def begin_with_models(self) -> None:
         """Make the models that :meth:`load` restored the start of RL, with an empty replay buffer."""
-        super().begin_with_models()
+        self.policy_weights.set_reference()
         self._begin_buffer()
 
     def _begin_buffer(self) -> None:
