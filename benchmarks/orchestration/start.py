@@ -24,7 +24,7 @@ from benchmarks.report import write_report
 OURS, PEER = "embodyflow", "bare libraries"
 LIMIT_SECONDS = 300.0
 PARTS = {
-    "Prefect's server": ("uvicorn", "prefect.server"),
+    "Prefect's server": ("uvicorn", "prefect.server", "guarded_server"),
     "Ray's services": ("gcs_server", "raylet", "log_monitor", "dashboard", "runtime_env_agent"),
     "Ray's workers": ("ray::", "default_worker.py"),
 }

@@ -169,6 +169,7 @@ TABLES = (
     data_plane,
     planning,
     orchestration,
+    start,
     tracing,
     evaluations,
     forecasts,

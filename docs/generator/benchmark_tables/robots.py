@@ -93,13 +93,15 @@ def dsrl() -> str:
 
 def rlpd() -> str:
     """Return success on unseen goals of RLPD from a few demonstrations, beside GRPO's means from as many."""
-    rows, report = [], read("rlpd_push")
-    peer = f"{report['grpo']['success_after']:.2f}", f"{report['grpo']['episodes']:,.0f}"
-    for run in report["runs"]:
-        cloned, trained = (f"{run['points'][place]['success']:.2f}" for place in (0, -1))
-        counts = (f"{run[name]:,}" for name in ("episodes", "steps"))
-        minutes = f"{run['cpu_seconds'] / 60:.1f} min"
-        rows.append((code("push"), str(run["seed"]), cloned, f"**{trained}**", *counts, minutes, *peer))
+    rows = []
+    for experiment in ("push", "drawer_open"):
+        report = read(f"rlpd_{experiment}")
+        peer = f"{report['grpo']['success_after']:.2f}", f"{report['grpo']['episodes']:,.0f}"
+        for run in report["runs"]:
+            cloned, trained = (f"{run['points'][place]['success']:.2f}" for place in (0, -1))
+            counts = (f"{run[name]:,}" for name in ("episodes", "steps"))
+            minutes = f"{run['cpu_seconds'] / 60:.1f} min"
+            rows.append((code(experiment), str(run["seed"]), cloned, f"**{trained}**", *counts, minutes, *peer))
     head = ("Experiment", "Seed", "Cloned", "Trained", "Episodes", "Steps", "CPU time", "GRPO", "Its episodes")
     return table(head, rows)
 
