@@ -19,7 +19,6 @@ drawn.
 import argparse
 import importlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import ROOT
-from benchmarks.control.ppo_control import draw
+from benchmarks.control.ppo_control import draw, runs_in, with_run, write
 
 RESULTS, PICTURE = ROOT / "benchmarks/results/off_policy.json", ROOT / "docs/images/off_policy.png"
 EVERY, EVALUATION_EPISODES = 1000, 10
@@ -247,12 +246,7 @@ def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def save(runs: list[dict[str, Any]], results: Path) -> None:
     """Write the runs and, for experiments that both have run, their comparison."""
-    comparisons = {}
-    for experiment in sorted({run["experiment"] for run in runs}):
-        of_it = [run for run in runs if run["experiment"] == experiment]
-        if {run["contender"] for run in of_it} == CONTENDERS.keys():
-            comparisons[experiment] = compare(of_it)
-    results.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    write(runs, compare, results)
     if results == RESULTS:
         curves = [{"steps": [int(step) for step in run["curve"]], "returns": run["curve"].values()} for run in runs]
         draw([run | curve for run, curve in zip(runs, curves, strict=True)], PICTURE)
@@ -270,14 +264,12 @@ def main() -> None:
     if arguments.contender:
         arguments.answer.write_text(json.dumps(CONTENDERS[arguments.contender](words)))
         return
-    runs: list[dict[str, Any]] = []
-    if arguments.output.exists():
-        runs = json.loads(arguments.output.read_text())["runs"]
+    runs = runs_in(arguments.output)
     keys = ("contender", "experiment", "seed")
     for seed in arguments.seeds:
         for name in CONTENDERS:
             run = measure(name, arguments.experiment, arguments.steps, seed, words)
-            runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
+            runs = with_run(runs, run, keys)
             print(json.dumps(run), flush=True)
             save(runs, arguments.output)
 

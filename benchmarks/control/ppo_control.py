@@ -230,6 +230,13 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
 
 def save(runs: list[dict[str, Any]], results: Path) -> None:
     """Write the runs and their comparison by experiment; plot those of the results file."""
+    write(runs, compare, results)
+    if results == RESULTS:
+        draw(runs, PICTURE)
+
+
+def write(runs: list[dict[str, Any]], compare: Callable[[list[dict[str, Any]]], dict[str, Any]], results: Path) -> None:
+    """Write and print runs, and the comparison of each experiment that all contenders have run."""
     comparisons = {}
     for experiment in sorted({run["experiment"] for run in runs}):
         of_it = [run for run in runs if run["experiment"] == experiment]
@@ -237,8 +244,6 @@ def save(runs: list[dict[str, Any]], results: Path) -> None:
             comparisons[experiment] = compare(of_it)
             print(experiment, json.dumps(comparisons[experiment]), flush=True)
     results.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
-    if results == RESULTS:
-        draw(runs, PICTURE)
 
 
 def parser_of(description: str | None, iterations: int) -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
         temperature = config.off_policy.temperature
         self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
         self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
-        self._add_step("critics", self._critics_loss)
+        self._add_critics_step(self._critics_loss)
         self._add_step("policy", self._policy_loss, "temperature")
 
     @property
@@ -56,29 +56,21 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
         """
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
-        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
-        metrics = self._train_critics(*columns, noise[1])
+        metrics = self._train_critics(batch, noise[1])
         if self._updates_policy(index):
             metrics |= self._train_policy(batch.state, noise[0])
         return metrics
 
-    def _critics_loss(
-        self,
-        state: torch.Tensor,
-        action: torch.Tensor,
-        next_state: torch.Tensor,
-        returns: torch.Tensor,
-        discounts: torch.Tensor,
-        noise: torch.Tensor,
-    ) -> tuple[torch.Tensor, Metrics]:
+    def _critics_loss(self, batch: Transitions, noise: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            next_actions, next_log_probs = self._policy.sample(next_state, noise)
+            next_actions, next_log_probs = self._policy.sample(batch.next_state, noise)
         # One pass over both halves: the policy's actions differ from those replayed, so statistics of one half would
         # not fit the other.
-        states, actions = torch.cat([state, next_state]), torch.cat([action.to(next_actions), next_actions])
+        states = torch.cat([batch.state, batch.next_state])
+        actions = torch.cat([batch.action.to(next_actions), next_actions])
         with batch_statistics(self._critics.model):
             values, next_values = self._critics.evaluate_actions(states, actions).chunk(2, 1)
-        returns, discounts = returns.to(values.device), discounts.to(values.device)
+        returns, discounts = batch.returns.to(values.device), batch.discounts.to(values.device)
         targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, self._temperature.value)
         loss = critic_loss(values, targets)
         return loss, {"critic/loss": loss, "critic/value": values.mean()}

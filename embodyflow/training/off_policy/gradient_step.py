@@ -20,11 +20,11 @@ Loss = Callable[..., tuple[Tensor, Metrics]]
 
 
 class GradientStep:
-    """An optimizer step of one or more models, which the loss of none of the others depends on.
+    """Optimizer steps of one or more models on the sum of their losses.
 
     Args:
         models: The models. The gradient of each is clipped on its own.
-        loss: The sum of their losses.
+        loss: The sum of their losses; each model changes only one of them.
         config: Settings of a step.
 
     Attributes:

@@ -27,7 +27,7 @@ class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
         assert isinstance(config.off_policy, ImplicitQConfig)
         self._settings, self._states = config.off_policy, critics
         self.trained["state_critic"] = TrainedModel(critics.state_model, config.critic.learning_rate, config.trainer)
-        self._add_step("critics", self._critics_loss)
+        self._add_critics_step(self._critics_loss)
         self._add_step("state_critic", self._state_critic_loss)
         self._add_step("policy", self._policy_loss)
 
@@ -52,25 +52,18 @@ class ImplicitQLearning(CriticsWithTargets[DensityPolicy]):
         """
         with torch.no_grad():
             values = self._targets.evaluate_actions(batch.state, batch.action).amin(0)
-        metrics = self._train_critics(batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
+        metrics = self._train_critics(batch)
         metrics |= self._steps["state_critic"].take(batch.state, values)[0]
         if self._updates_policy(index):
             metrics |= self._train_policy(batch.state, batch.action, values)
         self._move(self._targets.model, self._critics.model)
         return metrics
 
-    def _critics_loss(
-        self,
-        state: torch.Tensor,
-        action: torch.Tensor,
-        next_state: torch.Tensor,
-        returns: torch.Tensor,
-        discounts: torch.Tensor,
-    ) -> tuple[torch.Tensor, Metrics]:
+    def _critics_loss(self, batch: Transitions) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            next_values = self._states.evaluate_states(next_state)
-            targets = returns.to(next_values) + discounts.to(next_values) * next_values
-        values = self._critics.evaluate_actions(state, action)
+            next_values = self._states.evaluate_states(batch.next_state)
+            targets = batch.returns.to(next_values) + batch.discounts.to(next_values) * next_values
+        values = self._critics.evaluate_actions(batch.state, batch.action)
         loss = squared_errors(values, targets)
         return loss, {"critic/loss": loss, "critic/value": values.mean()}
 

@@ -95,6 +95,11 @@ class PolicyAndCritics(Generic[PolicyT]):
         """Every model whose weights an update changes."""
         return [self._policy.model, self._critics.model]
 
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling has taken so far, including loading from the cache."""
+        return sum(step.compile_seconds for step in self._steps.values())
+
     def restart(self) -> None:
         """Reset the optimizers."""
         self._critics.start_from(self._policy.model.state_dict())
@@ -110,18 +115,22 @@ class PolicyAndCritics(Generic[PolicyT]):
         """Return True if the update with this index also updates the policy."""
         return index >= self._critic_updates and (index + 1) % self._policy_delay == 0
 
-    @property
-    def compile_seconds(self) -> float:
-        """Seconds that compiling has taken so far, including loading from the cache."""
-        return sum(step.compile_seconds for step in self._steps.values())
-
     def _add_step(self, name: str, loss: Loss, *others: str) -> None:
         """Add the optimizer step of the model with this name, and of others, on the sum of their losses."""
         self._steps[name] = GradientStep([self.trained[each] for each in (name, *others)], loss, self._trainer_config)
 
-    def _train_critics(self, *columns: torch.Tensor) -> Metrics:
-        """Take an optimizer step of the critics on a batch; return its metrics."""
-        metrics, (norm,) = self._steps["critics"].take(*columns)
+    def _add_critics_step(self, loss: Loss) -> None:
+        """Add the optimizer step of the critics, by a loss of transitions and of further tensors."""
+
+        def of_tensors(*columns: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+            state, action, returns, discounts, next_state, *further = columns
+            return loss(Transitions(state, action, returns, discounts, next_state), *further)
+
+        self._add_step("critics", of_tensors)
+
+    def _train_critics(self, batch: Transitions, *further: torch.Tensor) -> Metrics:
+        """Take an optimizer step of the critics on a batch and what else their loss takes; return its metrics."""
+        metrics, (norm,) = self._steps["critics"].take(*batch.tensors, *further)
         return {**metrics, "critic/grad_norm": norm}
 
     def _train_policy(self, *columns: torch.Tensor) -> Metrics:

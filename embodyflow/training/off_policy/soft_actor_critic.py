@@ -30,7 +30,7 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         self._pool, temperature = POOLS[self._settings.policy_value], self._settings.temperature
         self._temperature = Temperature(temperature, self._decision_dim).to(config.cluster.device)
         self.trained["temperature"] = TrainedModel(self._temperature, temperature.learning_rate, config.trainer)
-        self._add_step("critics", self._critics_loss)
+        self._add_critics_step(self._critics_loss)
         self._add_step("policy", self._policy_loss, "temperature")
 
     @property
@@ -53,8 +53,7 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         """
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
-        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
-        metrics = self._train_critics(*columns, noise[1], *self._target_members(rng))
+        metrics = self._train_critics(batch, noise[1], *self._target_members(rng))
         if self._updates_policy(index):
             metrics |= self._train_policy(batch.state, noise[0], *self._demonstrated(batch))
         self._move(self._targets.model, self._critics.model)
@@ -73,23 +72,16 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         return ()
 
     def _critics_loss(
-        self,
-        state: torch.Tensor,
-        action: torch.Tensor,
-        next_state: torch.Tensor,
-        returns: torch.Tensor,
-        discounts: torch.Tensor,
-        noise: torch.Tensor,
-        members: torch.Tensor | None = None,
+        self, batch: Transitions, noise: torch.Tensor, members: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
             temperature = self._temperature.value
-            next_actions, next_log_probs = self._policy.sample(next_state, noise)
-            next_values = self._targets.evaluate_actions(next_state, next_actions, members)
-            returns, discounts = returns.to(next_values.device), discounts.to(next_values.device)
+            next_actions, next_log_probs = self._policy.sample(batch.next_state, noise)
+            next_values = self._targets.evaluate_actions(batch.next_state, next_actions, members)
+            returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
             cost = temperature if self._settings.entropy_backup else torch.zeros_like(temperature)
             targets = soft_targets(returns, discounts, next_values, next_log_probs, cost)
-        values = self._critics.evaluate_actions(state, action)
+        values = self._critics.evaluate_actions(batch.state, batch.action)
         loss = critic_loss(values, targets)
         return loss, {"critic/loss": loss, "critic/value": values.mean()}
 

@@ -33,7 +33,7 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
         self._target_policy = copy.deepcopy(policy)
         self._target_policy.model.requires_grad_(False)
         self._first = torch.zeros(1, dtype=torch.int64)  # the critic that the policy learns from
-        self._add_step("critics", self._critics_loss)
+        self._add_critics_step(self._critics_loss)
         self._add_step("policy", self._policy_loss)
 
     @property
@@ -58,30 +58,21 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
             FloatingPointError: A gradient is NaN or inf; the weights of that model stay as they were.
         """
         normals = torch.from_numpy(rng.standard_normal((len(batch.returns), self._decision_dim), np.float32))
-        columns = (batch.state, batch.action, batch.next_state, batch.returns, batch.discounts)
-        metrics = self._train_critics(*columns, normals)
+        metrics = self._train_critics(batch, normals)
         if self._updates_policy(index):
             metrics |= self._train_policy(batch.state)
             self._move(self._targets.model, self._critics.model)
             self._move(self._target_policy.model, self._policy.model)
         return metrics
 
-    def _critics_loss(
-        self,
-        state: torch.Tensor,
-        action: torch.Tensor,
-        next_state: torch.Tensor,
-        returns: torch.Tensor,
-        discounts: torch.Tensor,
-        normals: torch.Tensor,
-    ) -> tuple[torch.Tensor, Metrics]:
+    def _critics_loss(self, batch: Transitions, normals: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
         with torch.no_grad():
-            decided = self._target_policy.decide(next_state)
+            decided = self._target_policy.decide(batch.next_state)
             noise = clipped_noise(normals.to(decided), self._settings.target_noise, self._settings.target_noise_clip)
-            next_values = self._targets.evaluate_actions(next_state, (decided + noise).clamp(-1, 1))
-            returns, discounts = returns.to(next_values.device), discounts.to(next_values.device)
+            next_values = self._targets.evaluate_actions(batch.next_state, (decided + noise).clamp(-1, 1))
+            returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
             targets = deterministic_targets(returns, discounts, next_values)
-        values = self._critics.evaluate_actions(state, action)
+        values = self._critics.evaluate_actions(batch.state, batch.action)
         loss = squared_errors(values, targets)
         return loss, {"critic/loss": loss, "critic/value": values.mean()}
 
