@@ -38,7 +38,7 @@ def batch(state_dim: int, action_dim: int, seed: int) -> Transitions:
     return Transitions(state, action, returns, discounts, next_state, SIZE // 2)
 
 
-def updated(words: tuple[str, ...], folder: Path) -> tuple[Any, list[dict[str, float]]]:
+def updated(words: tuple[str, ...], folder: Path, num_updates: int = NUM_UPDATES) -> tuple[Any, list[dict[str, float]]]:
     """Return a learner after some updates, and the metrics of each."""
     if "algorithm=iql" in words:
         (folder / "replay.json").write_text('{"length": 9, "state_dim": 3, "action_dim": 1}')
@@ -49,7 +49,7 @@ def updated(words: tuple[str, ...], folder: Path) -> tuple[Any, list[dict[str, f
     learner: Any = resolve(config.off_policy.learner)(policy, critics, config)
     learner.restart()
     sizes = config.policy.state_dim, config.policy.decision_dim
-    metrics = [learner.update(batch(*sizes, each), np.random.default_rng(each), each) for each in range(NUM_UPDATES)]
+    metrics = [learner.update(batch(*sizes, each), np.random.default_rng(each), each) for each in range(num_updates)]
     return learner, [{name: float(value) for name, value in each.items()} for each in metrics]
 
 
@@ -57,6 +57,9 @@ def check_equal(words: tuple[str, ...], folder: Path, rtol: float, atol: float) 
     """Check that compiled updates change the weights and have the metrics of eager ones."""
     (eager, expected), (compiled, found) = updated(words, folder), updated((*words, "trainer.compile=true"), folder)
     assert compiled.compile_seconds > eager.compile_seconds == 0
+    start, _ = updated(words, folder, num_updates=0)
+    for ours, before in zip(compiled.models[:2], start.models[:2], strict=True):  # policy and critics
+        assert any(not value.equal(old) for value, old in zip(ours.parameters(), before.parameters(), strict=True))
     for ours, theirs in zip(compiled.models, eager.models, strict=True):
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=rtol, atol=atol)
     for mine, peers in zip(found, expected, strict=True):
