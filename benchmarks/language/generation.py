@@ -38,8 +38,11 @@ from embodyflow.generation.interface import Request, Sampling
 
 VOCAB_SIZE, GROUP_SIZE, BATCH_SIZE = 64, 8, 64
 OURS, VLLM, GENERATE = "embodyflow hf", "embodyflow vllm", "transformers generate"
-CONFIGS = {OURS: HFConfig(max_num_seqs=BATCH_SIZE), VLLM: VLLMConfig(max_num_seqs=BATCH_SIZE)}
 LONGEST, ENDS_ONE_IN = 64, 16  # of long-tailed completions
+CONFIGS = {
+    OURS: HFConfig(max_num_seqs=BATCH_SIZE),
+    VLLM: VLLMConfig(max_num_seqs=BATCH_SIZE, max_model_len=4 * LONGEST),
+}
 RESULTS = ROOT / "benchmarks" / "results" / "generation.json"
 
 Play = Callable[[list[Request], Sampling], int]  # returns the number of tokens

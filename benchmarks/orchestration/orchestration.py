@@ -110,7 +110,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
             iteration_runs(embodyflow.orchestration.run.iterations.iteration.iteration) as runs,
             open_artifacts(run_id) as artifacts,
         ):
-            stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
+            stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2, repeatable_iterations=2)
             shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)
             sources = WholeIterations(session), BetweenIterations(), FixedNumber(config), ClusterWatch()
             CURRENT_RUN.set(run := Run(*shared, *sources))

@@ -383,6 +383,18 @@ class RunConfig(Config):
         return self.what_prevents_tracing() is None
 
     @model_validator(mode="after")
+    def _check_commits(self) -> "RunConfig":
+        given = f"trainer.iterations_per_commit={(number := self.trainer.iterations_per_commit)}"
+        if number > 1 and self.streams:
+            raise ValueError(f"{given}: allowed is 1 with rollout.mode=streaming")
+        if number > 1 and self.rollout.max_staleness:
+            raise ValueError(
+                f"{given}: allowed is 1 with rollout.max_staleness={self.rollout.max_staleness}, because a resumed run "
+                "needs the checkpoints of all versions that rollouts act with"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_streaming(self) -> "RunConfig":
         if self.streams and self.group_engine is None:
             raise ValueError(
@@ -525,6 +537,16 @@ class RunConfig(Config):
         back = self.health.roll_back
         returned = back.iterations * back.max_times if any(rolling_back(self.health)) else 0
         return self.trainer.keep_checkpoints + self.rollout.max_staleness + returned
+
+    @property
+    def repeatable_iterations(self) -> int:
+        """Number of newest iterations that the run may have to repeat, from the oldest checkpoint that it keeps."""
+        return self.kept_checkpoints * self.trainer.iterations_per_commit
+
+    def commits_after(self, index: int) -> bool:
+        """Return True if iteration ``index`` ends a commit; 0 is before the first."""
+        is_due = index % self.trainer.iterations_per_commit == 0
+        return is_due or index == self.iterations or self.evaluates_after(index)
 
     @property
     def kept_iterations(self) -> int:

@@ -131,6 +131,9 @@ class TrainerConfig(OptimizerConfig):
             limit.
         parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
         keep_checkpoints: Number of newest checkpoints kept on disk.
+        iterations_per_commit: Number of iterations that become part of the run together, with one checkpoint. Whatever
+            fails in between, the run repeats the iterations since the last commit, with the same result. Iterations
+            before an evaluation and the last one end a commit too.
         profile: Iterations and ranks that torch.profiler observes. Weights stay bit-identical.
         compile: Let torch compile the forward passes, losses and gradients of a step, in the first steps of each
             process. Control jobs on one rank and off-policy training may set it. The results differ from those without
@@ -152,6 +155,7 @@ class TrainerConfig(OptimizerConfig):
     micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+    iterations_per_commit: PositiveInt = 1
     profile: ProfileConfig = ProfileConfig()
     compile: bool = False
 

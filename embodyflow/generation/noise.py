@@ -1,10 +1,11 @@
 """Random numbers that tokens are drawn from, with a separate stream for each completion.
 
-A stream has V numbers per token, with V the size of the vocabulary. They are logarithms of exponential variates: the
-sampler draws a token from them by the Gumbel-max trick (Maddison et al. 2014), since Gumbel = −log Exponential. They
-have double precision, because the smallest of V numbers decides about the least probable tokens.
+A stream has K numbers per token, with K the size of the vocabulary unless that is large
+(:mod:`embodyflow.generation.vocabulary_blocks`). They are logarithms of exponential variates: the sampler draws a token
+from them by the Gumbel-max trick (Maddison et al. 2014), since Gumbel = −log Exponential. They have double precision,
+because the smallest of K numbers decides about the least probable tokens.
 
-On a CPU, NumPy's generator is the fastest source. On another device the numbers are computed there: V numbers per
+On a CPU, NumPy's generator is the fastest source. On another device the numbers are computed there: K numbers per
 completion and token would take longer to draw and copy than the model takes to compute its logits.
 """
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from embodyflow.generation.vocabulary_blocks import numbers_per_token
 from embodyflow.seeding import derive_rng
 
 BLOCK = 256
@@ -33,7 +35,7 @@ class Noise(Protocol):
         """Start the random stream of a completion with this seed in a slot, after the numbers of ``drawn`` tokens."""
 
     def next(self, slots: npt.NDArray[np.int64]) -> Tensor:
-        """Return random numbers, float64 [n, V], for the next token of n slots."""
+        """Return random numbers, float64 [n, K], for the next token of n slots."""
 
     def move(self, source: int, target: int) -> None:
         """Move the random stream of one slot to another."""
@@ -44,10 +46,11 @@ def build_noise(num_slots: int, vocab_size: int, device: torch.device) -> Noise:
 
     Args:
         num_slots: Number of slots.
-        vocab_size: Size of the vocabulary, V.
+        vocab_size: Size of the vocabulary.
         device: Device of the logits and of the random numbers.
     """
-    return HostNoise(num_slots, vocab_size) if device.type == "cpu" else CounterNoise(num_slots, vocab_size, device)
+    numbers = numbers_per_token(vocab_size)
+    return HostNoise(num_slots, numbers) if device.type == "cpu" else CounterNoise(num_slots, numbers, device)
 
 
 class HostNoise:
@@ -55,14 +58,14 @@ class HostNoise:
 
     Args:
         num_slots: Number of slots.
-        vocab_size: Size of the vocabulary, V.
+        per_token: Numbers for a token, K.
     """
 
-    def __init__(self, num_slots: int, vocab_size: int) -> None:
-        self._per_block, self._vocab_size = -(-BLOCK // vocab_size), vocab_size
-        # The numbers of one token are used at once. With a large vocabulary they take much memory and time to copy.
+    def __init__(self, num_slots: int, per_token: int) -> None:
+        self._per_block, self._per_token = -(-BLOCK // per_token), per_token
+        # The numbers of one token are used at once. Where there are many, they take much memory and time to copy.
         num_kept = self._per_block if self._per_block > 1 else 0
-        self._blocks = np.empty((num_slots, num_kept, vocab_size))
+        self._blocks = np.empty((num_slots, num_kept, per_token))
         self._used = np.zeros(num_slots, np.int64)
         self._rngs: list[np.random.Generator | None] = [None] * num_slots
 
@@ -71,7 +74,7 @@ class HostNoise:
         rng = derive_rng(seed, "generation")
         self._rngs[slot], self._used[slot] = rng, self._per_block
         for _ in range(drawn // self._per_block):  # an exponential takes a varying number of bits: no way to jump
-            rng.standard_exponential((self._per_block, self._vocab_size))
+            rng.standard_exponential((self._per_block, self._per_token))
         if rest := drawn % self._per_block:
             self._blocks[slot], self._used[slot] = self._draw([slot]), rest
 
@@ -91,8 +94,8 @@ class HostNoise:
         self._blocks[target] = self._blocks[source]
 
     def _draw(self, slots: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Draw the next block of each slot, [n, tokens, V]."""
-        blocks = np.empty((len(slots), self._per_block, self._vocab_size))
+        """Draw the next block of each slot, [n, tokens, K]."""
+        blocks = np.empty((len(slots), self._per_block, self._per_token))
         for slot, block in zip(slots, blocks, strict=True):
             rng = self._rngs[slot]
             assert rng is not None
@@ -103,19 +106,19 @@ class HostNoise:
 class CounterNoise:
     """Numbers that are computed on a device from a key per token, by SplitMix64 (Steele et al. 2014, OOPSLA).
 
-    Each token of a stream has a key of 64 bits, and its numbers are the V outputs of the generator that starts at the
+    Each token of a stream has a key of 64 bits, and its numbers are the K outputs of the generator that starts at the
     key. All operations are elementwise, so the numbers depend on nothing but the key.
 
     Args:
         num_slots: Number of slots.
-        vocab_size: Size of the vocabulary, V.
+        per_token: Numbers for a token, K.
         device: Device of the random numbers.
     """
 
-    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, per_token: int, device: torch.device) -> None:
         self._seeds, self._used = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.uint64)
         self._device = device
-        self._steps = torch.arange(1, vocab_size + 1, device=device) * _signed(GAMMA)
+        self._steps = torch.arange(1, per_token + 1, device=device) * _signed(GAMMA)
 
     def start(self, slot: int, seed: int, drawn: int = 0) -> None:
         """Start a stream."""

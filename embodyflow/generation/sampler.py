@@ -13,6 +13,7 @@ from transformers.generation.logits_process import (
 )
 
 from embodyflow.generation.interface import Sampling
+from embodyflow.generation.vocabulary_blocks import LARGE, draw_by_block
 
 
 class Sampler:
@@ -41,19 +42,24 @@ class Sampler:
 
         Args:
             logits: Logits [n, V]; they are not changed.
-            noise: Random numbers, float64 [n, V] on the same device, from :class:`~embodyflow.generation.noise.Noise`;
-                ``None`` for greedy decoding. They are overwritten.
+            noise: Random numbers on the same device, from :class:`~embodyflow.generation.noise.Noise`; ``None`` for
+                greedy decoding. They are overwritten.
 
         Returns:
             The tokens and their log-probs, [n] each.
         """
         no_tokens = torch.empty(0, dtype=torch.long, device=logits.device)  # these processors read no tokens
         scores = self._processors(no_tokens, logits.float())
-        # Rounding of the logits changes a draw only if two tokens are almost tied.
-        tokens = scores.argmax(-1) if noise is None else _argmax_of_difference(scores, noise)
-        # The fused kernel takes half the time of a logsumexp, although it writes V numbers per row.
-        log_probs = scores.log_softmax(-1).gather(-1, tokens[:, None])
-        return tokens.cpu().numpy(), log_probs[:, 0].cpu().numpy()
+        # Rounding of the logits changes a draw only if two tokens, or two blocks of them, are almost tied.
+        draw = draw_by_block if scores.shape[-1] >= LARGE else _draw_at_once
+        tokens, log_probs = draw(scores, noise)
+        return tokens.cpu().numpy(), log_probs.float().cpu().numpy()
+
+
+def _draw_at_once(scores: torch.Tensor, noise: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = scores.argmax(-1) if noise is None else _argmax_of_difference(scores, noise)
+    # The fused kernel takes half the time of a logsumexp, although it writes V numbers per row.
+    return tokens, scores.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def _argmax_of_difference(scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -98,7 +98,7 @@ class ControlRollout:
             DamageError: Another worker ran the previous iteration, and the folder lacks its open episodes.
         """
         # A run may resume from its oldest kept checkpoint, and the newest may not be written yet.
-        keep = self.config.kept_checkpoints + 2
+        keep = self.config.repeatable_iterations + 2
         stored = None if folder is None else OpenEpisodesFolder(folder, self.rank, keep)
         self._restore(iteration - 1, stored)
         self._last_iteration = None  # unknown until this iteration ends

@@ -28,7 +28,16 @@ def _trl(name: str) -> str:
 
 def generation() -> str:
     """Return tokens per second of generation engines."""
-    report = read("generation")
+    return _generation("generation")
+
+
+def generation_published() -> str:
+    """Return tokens per second of generation engines with a published model."""
+    return _generation("generation_gemma")
+
+
+def _generation(name: str) -> str:
+    report = read(name)
     workloads = report["comparisons"]
     rows = [
         (name, *(f"{each['contenders'][name]['tokens_per_wall_second']:,.0f}" for each in workloads), machine(report))
@@ -85,6 +94,7 @@ TABLES = (
     trl,
     trl_published,
     generation,
+    generation_published,
     staleness,
     streaming,
     published,

@@ -85,7 +85,7 @@ def _check_start(span: Span, folder: RunFolder, config: RunConfig) -> None:
     starts = [each + 1 for each in kept[:-1] if {*Span(each + 1, each + 1).checkpoints(staleness)} <= {*kept}]
     raise ConfigError(
         f"--iterations {span.first}..{span.last}: needs the checkpoints of iterations {_listed(missing)}, which "
-        f"trainer.keep_checkpoints has dropped; a reproduction can start at {_listed(starts) or 'no iteration'}"
+        f"the run does not have; a reproduction can start at {_listed(starts) or 'no iteration'}"
     )
 
 

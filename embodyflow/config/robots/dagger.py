@@ -21,7 +21,7 @@ Both actions are float ``[A]``, as the environment would execute them."""
 READ_OF_TRAINER = frozenset(
     {
         *("learning_rate", "schedule", "schedule_iterations", "precision", "activation_checkpointing"),
-        *("parity_tolerance", "keep_checkpoints", "profile"),
+        *("parity_tolerance", "keep_checkpoints", "iterations_per_commit", "profile"),
     }
 )
 """Keys of the section ``trainer`` that have a meaning with DAgger."""

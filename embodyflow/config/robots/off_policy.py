@@ -186,7 +186,7 @@ LearnerConfig = Annotated[Learner, Field(discriminator="name")]
 READ_OF_ALGORITHM = {"gamma"}
 READ_OF_TRAINER = {
     *("learning_rate", "schedule", "schedule_iterations", "weight_decay", "max_grad_norm", "adam_epsilon"),
-    *("keep_checkpoints", "compile"),
+    *("keep_checkpoints", "iterations_per_commit", "compile"),
 }
 """Keys of the sections ``algorithm`` and ``trainer`` that have a meaning in off-policy training."""
 

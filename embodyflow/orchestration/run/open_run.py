@@ -47,7 +47,13 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
     """
     ledger = Ledger(folder.ledger_path)
     config = with_roll_backs(config, ledger)
-    stages = Stages(folder, ledger, config.kept_checkpoints, config.kept_iterations)
+    stages = Stages(
+        folder,
+        ledger,
+        config.kept_checkpoints,
+        repeatable_iterations=config.repeatable_iterations,
+        kept_iterations=config.kept_iterations,
+    )
     folder.write_status("start", 0, config.iterations)
     # The order of nesting matters: workers end before anything waits for the Prefect server.
     goes_on = bool(ledger.roll_backs())

@@ -113,7 +113,8 @@ async def restore(run: Run) -> int:
             run.session.hold(version)
     _forget_evaluations(run, evaluated, last)
     ahead = last + 1 + run.turns.max_staleness
-    run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
+    run.folder.stages.drop_after(ahead)  # their weights may be retrained with another learning rate
+    run.stages.forget_postponed()
     for index in range(last + 1, ahead + 1):
         _drop_uncommitted_segments(index, last, run)
         await run.session.free(f"{index}/")
@@ -187,7 +188,6 @@ def newest_intact_commit(run: Run) -> int:
             get_run_logger().warning("%s: the run returns to an earlier commit", error)
             for iteration in [each for each in committed if each >= damaged]:
                 run.folder.checkpoints.drop(iteration)
-            run.folder.stages.drop_after(damaged + run.turns.max_staleness)
         else:
             return committed[-1]
 

@@ -31,6 +31,9 @@ from embodyflow.workers.session import Session
 UNRESTORABLE = "env/unrestorable_tasks"
 """Metric and ledger fact: the number of tasks whose seed does not restore an episode, in runs that have such tasks."""
 
+POSTPONED = "postponed"
+"""Fact of a checkpoint: the facts of the iterations since the checkpoint before, in order."""
+
 
 class Stages:
     """The kept rows and the commits of one run.
@@ -39,15 +42,25 @@ class Stages:
         folder: Folder of the run.
         ledger: Ledger of the run.
         keep_checkpoints: How many of the newest checkpoints to keep.
+        repeatable_iterations: How many of the newest iterations the run may have to repeat from these checkpoints.
         kept_iterations: How many of the newest iterations to keep episodes of.
 
     Attributes:
         ledger: Ledger of the run.
     """
 
-    def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
-        self._folder, self.ledger = folder, ledger
-        self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        keep_checkpoints: int,
+        *,
+        repeatable_iterations: int,
+        kept_iterations: int = 0,
+    ) -> None:
+        self._folder, self.ledger, self._keep_checkpoints = folder, ledger, keep_checkpoints
+        self._repeatable_iterations, self._kept_iterations = repeatable_iterations, kept_iterations
+        self._postponed: list[dict[str, Any]] = []  # facts of iterations that the next commit includes
         self._lock = asyncio.Lock()
         self._writes: list[asyncio.Task[None]] = []
 
@@ -97,10 +110,22 @@ class Stages:
         """Start to flush the node's rows and then to append its report to the ledger."""
         self._writes.append(asyncio.create_task(self._keep(work, report)))
 
+    def keep_surplus(self, work: NodeWork) -> None:
+        """Start to flush the rows that a node left over for the next iteration."""
+        self._writes.append(asyncio.create_task(self._keep_surplus(work)))
+
+    def postpone(self, iteration: int, facts: dict[str, Any]) -> None:
+        """Let the next commit include an iteration without a checkpoint; ``facts`` are those of :meth:`commit`."""
+        self._postponed.append({"iteration": iteration, **facts})
+
+    def forget_postponed(self) -> None:
+        """Forget the iterations that no commit includes; the run repeats them."""
+        self._postponed.clear()
+
     def commit(
         self, iteration: int, facts: dict[str, Any], saving: Awaitable[None], *, is_evaluated: bool = False
     ) -> None:
-        """Start to commit a checkpoint as soon as its files are written.
+        """Start to commit a checkpoint, and the iterations that were postponed, as soon as its files are written.
 
         Args:
             iteration: Index of the iteration.
@@ -109,6 +134,8 @@ class Stages:
             saving: Writes the files.
             is_evaluated: Whether the checkpoint is evaluated beside training, and so stays until that is done.
         """
+        if self._postponed:
+            facts, self._postponed = {**facts, POSTPONED: self._postponed}, []
         self._writes.append(asyncio.create_task(self._commit(iteration, facts, saving, is_evaluated=is_evaluated)))
 
     def forget_evaluation(self, iteration: int) -> None:
@@ -135,23 +162,22 @@ class Stages:
                 raise errors[0]
 
     async def record_commit(self, iteration: int, facts: dict[str, Any]) -> None:
-        """Append the commit to the ledger unless it is there; keep the iteration's episodes and drop its other rows.
+        """Append a commit to the ledger unless it is there; keep its iterations' episodes and drop their other rows.
 
         Args:
-            iteration: Index of the iteration.
-            facts: Facts stored with its checkpoint. They restore a ledger entry that a kill prevented.
+            iteration: Index of the last iteration of the commit.
+            facts: Facts stored with its checkpoint. They restore ledger entries that a kill prevented.
         """
-        known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
-        known |= {key: facts[key] for key in facts.keys() & {UNRESTORABLE}}
-        known["checkpoint"] = self._folder.checkpoints.folder(iteration).name
-        if "metrics" in facts:  # iteration 0 has none, nor do commits of earlier versions
-            known["metrics"] = facts["metrics"]
+        commits = {each["iteration"]: _recorded(each) for each in facts.get(POSTPONED, [])}
+        checkpoint = self._folder.checkpoints.folder(iteration).name
+        commits[iteration] = {**_recorded(facts), "checkpoint": checkpoint}
         async with self._lock:
-            if not _is_same(self.ledger.newest("commit", iteration), known):
-                await asyncio.to_thread(self.ledger.append, "commit", iteration, known)
-            await asyncio.to_thread(self._folder.stages.drop, iteration, self._keep_checkpoints)
-            if self._kept_iterations:
-                await asyncio.to_thread(self._folder.episodes.commit, iteration, self._kept_iterations)
+            for index, known in commits.items():
+                if not _is_same(self.ledger.newest("commit", index), known):
+                    await asyncio.to_thread(self.ledger.append, "commit", index, known)
+                await asyncio.to_thread(self._folder.stages.drop, index, self._repeatable_iterations)
+                if self._kept_iterations:
+                    await asyncio.to_thread(self._folder.episodes.commit, index, self._kept_iterations)
 
     async def record_evaluation(self, iteration: int, weights_digest: str) -> None:
         """Append the metrics of the evaluation after an iteration to the ledger unless they are there.
@@ -202,16 +228,27 @@ class Stages:
             if iteration in self._folder.evaluating.committed():
                 await asyncio.to_thread(self._folder.evaluating.drop, iteration)
 
+    async def _keep_surplus(self, work: NodeWork) -> None:
+        async with self._lock:
+            with span("flush surplus rows", "disk", track="disk", iteration=work.iteration, node=work.node_id):
+                await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
+
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
+        await self._keep_surplus(work)
         folder = self._folder.stages.folder(work.iteration, work.node_id)
         facts = _facts_of(report)
         async with self._lock:
             # Flush even if the ledger has this entry: rows that were lost and recreated are new files.
             with span("flush rows", "disk", track="disk", iteration=work.iteration, node=work.node_id):
                 await asyncio.to_thread(_flush, folder)
-                await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
             if self.ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(self.ledger.append, "stage", work.iteration, facts)
+
+
+def _recorded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts in the ledger's line of an iteration, from those stored with a checkpoint."""
+    needed, optional = ("policy_version", "weights_digest", "digests"), facts.keys() & {UNRESTORABLE, "metrics"}
+    return {key: facts[key] for key in (*needed, *sorted(optional))}  # iteration 0 has no metrics
 
 
 def _is_same(known: dict[str, Any] | None, facts: dict[str, Any]) -> bool:

@@ -55,18 +55,6 @@ class StageRows:
             elif index > iteration:
                 shutil.rmtree(folder)
 
-    def drop_journals_after(self, iteration: int) -> None:
-        """Remove the rows of half-finished nodes of all later iterations, which may now get other weights.
-
-        Surplus rows stay: the iteration that leaves them replaces them.
-        """
-        for index, parent in folders_in(self.path).items():
-            for folder in parent.glob("*"):
-                if index > iteration and (journals := list(folder.glob("*.parts"))):
-                    for journal in journals:
-                        journal.unlink()
-                    flush(folder)
-
     def drop_segments(self, iteration: int, keep: int) -> None:
         """Remove an iteration's rows, and the journals of its segments from ``keep`` on, which may get other weights.
 

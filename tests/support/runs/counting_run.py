@@ -33,7 +33,6 @@ from embodyflow.workers.calls import NodeCall, NodeReport, NodeWork
 from embodyflow.workers.ray_nodes import ClusterWatch
 
 NUM_GROUPS = 2
-KEPT_EPISODES = 6  # a rollout keeps the open episodes of as many iterations as checkpoints, and of two more
 
 
 def leave_flows(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +57,8 @@ def leave_flows(patch: pytest.MonkeyPatch) -> None:
 class Ranks:
     """A session with one rollout rank, which writes a worker's files, and a trainer whose weights count updates."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_episodes: int) -> None:
+        self._kept_episodes = kept_episodes
         self.state: dict[str, Any] = {"updates": 0, "rows": ""}
         self.weights_digest, self.policy_version = "", 0
         self._published: dict[int, str] = {}
@@ -68,7 +68,9 @@ class Ranks:
         call = NodeCall(work, seed=0)
         journal, surplus, folder = call.journal(0), call.surplus(0), call.run_folder
         assert journal is not None and surplus is not None and folder is not None
-        self._step_environments(OpenEpisodesFolder(folder / "open_episodes", 0, keep=KEPT_EPISODES), work.iteration)
+        self._step_environments(
+            OpenEpisodesFolder(folder / "open_episodes", 0, keep=self._kept_episodes), work.iteration
+        )
         for group in range(len(journal.read()), NUM_GROUPS):
             journal.append(rows_of(work.iteration, group))
             await asyncio.sleep(0)
@@ -143,8 +145,9 @@ def rows_of(index: int, *groups: int) -> Table:
 
 
 def run_in(folder: RunFolder, config: RunConfig) -> Any:
-    kept = stages.Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints)
-    turns, session = Turns(config.rollout.max_staleness), Ranks()
+    repeatable, ledger = config.repeatable_iterations, Ledger(folder.ledger_path)
+    kept = stages.Stages(folder, ledger, config.kept_checkpoints, repeatable_iterations=repeatable)
+    turns, session = Turns(config.rollout.max_staleness), Ranks(kept_episodes=repeatable + 2)
     return SimpleNamespace(
         config=config,
         folder=folder,

@@ -38,7 +38,7 @@ class GroupRanks(Ranks):
     """
 
     def __init__(self, seed: int, *, interrupted: bool = False) -> None:
-        super().__init__()
+        super().__init__(kept_episodes=1)
         self._rng, self._interrupted = random.Random(seed), interrupted
         self.fails_at: set[int] = set()  # number of groups that are played before one fails
         self.loses_rows: set[int] = set()  # iterations whose groups' rows are lost once

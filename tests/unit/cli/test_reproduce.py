@@ -191,8 +191,8 @@ def test_some_iterations_start_from_a_checkpoint_that_is_kept(
     assert code == 0 and lines[0].startswith("starts from the checkpoint of iteration 5")
     assert lines[-1] == "equal: 2 digests of iterations 6 to 6"
     refused = {
-        "3..6": "--iterations 3..6: needs the checkpoints of iterations 1, 2, which trainer.keep_checkpoints has "
-        "dropped; a reproduction can start at 1, 6",
+        "3..6": "--iterations 3..6: needs the checkpoints of iterations 1, 2, which the run does not have; a "
+        "reproduction can start at 1, 6",
         "6..7": "--iterations 6..7: must lie in 1..6, the iterations that can be reproduced",
         "6": "--iterations 6: must be of the form first..last, such as 1..6",
     }

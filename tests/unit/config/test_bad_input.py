@@ -562,6 +562,18 @@ MISTAKES = {
         "rollout.max_staleness=1",
         "algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not 1; allowed with stale rows are",
     ),
+    "no iteration per commit": (
+        "trainer.iterations_per_commit=0",
+        "trainer.iterations_per_commit=0: input should be greater",
+    ),
+    "several iterations per commit and rollouts ahead": (
+        "trainer.iterations_per_commit=2 rollout.max_staleness=1 algorithm.old_log_probs=proximal",
+        "trainer.iterations_per_commit=2: allowed is 1 with rollout.max_staleness=1, because a resumed run",
+    ),
+    "several iterations per commit in streaming": (
+        "trainer.iterations_per_commit=2 +rollout.mode=streaming",
+        "trainer.iterations_per_commit=2: allowed is 1 with rollout.mode=streaming",
+    ),
     "streaming in a control job": (
         "experiment=reacher algorithm=ppo +rollout.mode=streaming",
         "rollout.mode=streaming: allowed with job=embodied, job=language and job=agent, not job=control",

@@ -163,9 +163,10 @@ async def publish(index: int) -> None:
 
 
 async def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[str, float] | None = None) -> None:
-    """Start to write and commit the iteration's checkpoint. The commit is valid once its files are on disk.
+    """Start to write and commit the iteration's checkpoint, or leave the iteration to a later one.
 
-    The next rollout does not wait for that; the trainer writes its state before it runs another node.
+    The commit is valid once its files are on disk. The next rollout does not wait for that; the trainer writes its
+    state before it runs another node.
 
     Args:
         index: Index of the iteration.
@@ -181,5 +182,8 @@ async def begin_commit(index: int, digests: Digests | None = None, metrics: Mapp
     }
     if metrics is not None:
         facts["metrics"] = lasting_metrics(metrics)
+    if not run.config.commits_after(index):
+        run.stages.postpone(index, facts)
+        return
     saving = await run.session.begin_save(run.folder.checkpoints.begin(index), whole=index == 0)
     run.stages.commit(index, facts, saving, is_evaluated=run.config.evaluates_beside(index))

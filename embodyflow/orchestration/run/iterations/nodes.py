@@ -124,8 +124,16 @@ async def _report_of(work: NodeWork, parents: Sequence[NodeReport]) -> NodeRepor
         return await run_in_parts(run.rollouts.run_node, work)
     report = await run.rollouts.run_node(work, parents)
     if work.stage is not None and report.shards:  # some nodes pass no rows on
-        run.stages.keep(work, report)
+        _keep(run, work, report)
     return report
+
+
+def _keep(run: Run, work: NodeWork, report: NodeReport) -> None:
+    """Start to put on disk what a later process needs of a node's rows."""
+    if run.config.commits_after(work.iteration - 1):
+        run.stages.keep(work, report)
+    elif run.config.commits_after(work.iteration):  # a repetition would begin before this iteration, or after it
+        run.stages.keep_surplus(work)
 
 
 async def run_node_within(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:

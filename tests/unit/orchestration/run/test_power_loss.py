@@ -26,8 +26,6 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
 
-ITERATIONS = 2
-
 
 async def run_after(run: Any, last: int) -> None:
     """Run the iterations after ``last``."""
@@ -37,14 +35,14 @@ async def run_after(run: Any, last: int) -> None:
         await iterate(run, index)
         run.turns.mark_finished(index)
 
-    lookahead = Lookahead(in_turn, run.turns.max_staleness, ITERATIONS)
-    for index in range(last + 1, ITERATIONS + 1):
+    lookahead = Lookahead(in_turn, run.turns.max_staleness, run.config.iterations)
+    for index in range(last + 1, run.config.iterations + 1):
         await lookahead.run_until(index, run.turns.last_finished)
     await run.stages.drain()
 
 
 def outcome(run: Any) -> tuple[Any, ...]:
-    assert run.session.state["updates"] == ITERATIONS, "an update was taken twice or never"
+    assert run.session.state["updates"] == run.config.iterations, "an update was taken twice or never"
     ledger = Ledger(run.folder.ledger_path)
     assert ledger.digest() == run.stages.ledger.digest()
     return run.session.weights_digest, ledger.digest(), [lasting_metrics(each) for each in run.folder.metrics.read()]
@@ -105,17 +103,25 @@ def recorded_run(root: Path, config: RunConfig) -> tuple[Recorder, tuple[Any, ..
     return recorder, outcome(run)
 
 
-@pytest.mark.parametrize("ahead", [(), ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")])
+@pytest.mark.parametrize(
+    ("further", "num_promised"),
+    [
+        (("iterations=2",), 5),
+        (("iterations=2", "rollout.max_staleness=1", "algorithm.old_log_probs=proximal"), 5),
+        (("iterations=5", "trainer.iterations_per_commit=2"), 6 + 3),  # rows of iterations 1, 3 and 5
+    ],
+    ids=["synchronous", "ahead", "several iterations per commit"],
+)
 def test_a_power_failure_after_any_write(
-    ahead: tuple[str, ...],
+    further: tuple[str, ...],
+    num_promised: int,
     tiny_config: Callable[..., RunConfig],
     tmp_path: Path,
     in_memory: Path,
     in_one_thread: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = (f"run_root={tmp_path}/disk/runs", "run_id=mine", f"iterations={ITERATIONS}", "trainer.keep_checkpoints=1")
-    config = tiny_config(*words, *ahead)
+    config = tiny_config(f"run_root={tmp_path}/disk/runs", "run_id=mine", "trainer.keep_checkpoints=1", *further)
     recorder, undisturbed = recorded_run(tmp_path / "disk", config)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     disk, rng, promised, seen = Disk(), random.Random(0), set[tuple[str, int]](), set[int]()
@@ -130,7 +136,7 @@ def test_a_power_failure_after_any_write(
                 lay_out(tree, in_memory / "disk")
                 assert_resumes(in_memory / "disk", config, promised, undisturbed)
                 shutil.rmtree(in_memory / "disk")
-    assert len(promised) == 2 * ITERATIONS + 1 and len(seen) > 200, len(seen)
+    assert len(promised) == num_promised and len(seen) > 200, len(seen)
 
 
 class FlowRun:

@@ -21,7 +21,7 @@ SHARDS = (ShardRef("1/rollout/0", "here", 2), ShardRef("1/rollout/1", "here", 2)
 
 def stages_in(path: Path) -> Stages:
     folder = RunFolder(path)
-    return Stages(folder, Ledger(folder.ledger_path), keep_checkpoints=1)
+    return Stages(folder, Ledger(folder.ledger_path), keep_checkpoints=1, repeatable_iterations=1)
 
 
 def positions_in(report: NodeReport) -> list[list[int]]:
