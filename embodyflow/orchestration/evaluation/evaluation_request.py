@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect.runtime import flow_run
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config, validate_config
-from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.config.composition.words import changed_by
 from embodyflow.config.run import EvaluationConfig
 from embodyflow.errors import ConfigError
@@ -173,6 +171,6 @@ def _check_folder(config: RunConfig) -> None:
     folder = config.run_dir
     if not folder.exists():
         return
-    written = yaml.safe_load((folder / "config.yaml").read_text()) if (folder / "config.yaml").is_file() else None
-    if upgrade(written) != config.model_dump(mode="json"):
+    written = RunFolder(folder).config() if (folder / "config.yaml").is_file() else None
+    if written != config.model_dump(mode="json"):
         raise ConfigError(f"run_id={config.run_id}: {folder} holds another run or evaluation; choose another run_id")
