@@ -72,7 +72,7 @@ def _first_system_message(source: PromptSource) -> str | None:
 
 
 def _why_no_system(tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """Return what a chat template does to a system message in place of writing it; ``None`` if it writes it."""
+    """Return a clause about a chat template that does not write a system message; ``None`` if it writes it."""
     messages = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
     options = {**kwargs, "add_generation_prompt": True, "tokenize": False}
     try:
