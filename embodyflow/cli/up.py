@@ -83,7 +83,11 @@ def _resume_commands(folder: StackFolder) -> list[str]:
     """Return lines with a command for each of the latest unfinished runs, and a blank line after them."""
     lines = []
     for run in unfinished_runs(folder.root / "runs")[-3:]:
-        config = run.config()
+        try:
+            config = run.config()
+        except ConfigError as error:  # the run cannot be resumed, and hides no others
+            lines.append(str(error))
+            continue
         done = f"{run.checkpoints.committed()[-1]} of {config['iterations']} iterations"
         lines.append(f"{'to resume':<12}{_resume_command(folder, run.path.name, config)}  ({done})")
     return [*lines, ""] if lines else []

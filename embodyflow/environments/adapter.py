@@ -259,7 +259,8 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
     """Return the value of ``success_info``.
 
     Raises:
-        ValueError: The key is absent and ``success_absent`` refuses that, or the value is no finite number.
+        ValueError: The key is absent and ``success_absent`` refuses that, or the value is no finite number, or one
+            between 0 and 1.
     """
     found: Any = info
     for name in _path(info, str(settings.success_info)):
@@ -276,6 +277,11 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
         raise ValueError(
             f"success_info={settings.success_info!r}: must be true or false, or a number, in every step, is "
             f"{_brief(found)}"
+        )
+    if 0 < value < 1:
+        raise ValueError(
+            f"success_info={settings.success_info!r}: is {_brief(found)}, and a share of the goal is no success; a "
+            "wrapper can compare it, or success_reward"
         )
     return bool(value)
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 OF_THE_RUN = ("PREFECT_", "RAY_", "WANDB_", "OTEL_")
 """Beginnings of the names of the variables of the run's own services."""
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "SLURM_JWT")
+"""Variables with which the machine's user signs in elsewhere."""
 _withheld: set[str] = set()
 
 
@@ -14,13 +16,17 @@ def withhold(name: str) -> None:
     _withheld.add(name)
 
 
-def variables_for_episodes() -> dict[str, str]:
+def variables_for_episodes(*, with_tokens: bool = False) -> dict[str, str]:
     """Return the variables of this process without those of the run's own services and without withheld ones.
 
     A model may choose the commands of an episode. The keys of the services would let it submit code to the Ray cluster
-    or change runs.
+    or change runs, and the user's tokens would let it read and write their repositories.
+
+    Args:
+        with_tokens: Whether :data:`TOKENS` are among them, for a process that loads data sets of the user's.
     """
-    names = (name for name in os.environ if not name.startswith(OF_THE_RUN) and name not in _withheld)
+    kept_back = _withheld if with_tokens else {*_withheld, *TOKENS}
+    names = (name for name in os.environ if not name.startswith(OF_THE_RUN) and name not in kept_back)
     return {name: os.environ[name] for name in names}
 
 

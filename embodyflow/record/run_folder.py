@@ -46,7 +46,6 @@ import yaml
 
 from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
-from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.files.durable_files import flush, make_folder, write_atomically, write_durably
 from embodyflow.process.files.file_lock import hold_lock, holder
@@ -54,6 +53,7 @@ from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episodes.episode_folders import EpisodeFolders
 from embodyflow.record.episodes.group_rows import GroupRows
 from embodyflow.record.episodes.stage_rows import StageRows
+from embodyflow.record.folder_files import read_config, read_json
 from embodyflow.record.metrics_log import MetricsLog
 from embodyflow.workers.rank.profiles import PROFILES
 
@@ -227,9 +227,12 @@ class RunFolder:
         return holder(self._lock_path)
 
     def config(self) -> dict[str, Any]:
-        """Return the configuration the run was started with."""
-        values: dict[str, Any] = upgrade(yaml.safe_load((self.path / "config.yaml").read_text()))
-        return values
+        """Return the configuration the run was started with.
+
+        Raises:
+            ConfigError: ``config.yaml`` is damaged.
+        """
+        return read_config(self.path / "config.yaml")
 
     def write_status(self, stage: str, iteration: int, iterations: int) -> None:
         """Write what the run is doing to ``status.json``."""
@@ -251,7 +254,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the content of ``summary.json``; ``None`` if the run is not complete."""
-        return json.loads(self.summary_path.read_text()) if self.summary_path.exists() else None
+        return read_json(self.summary_path)
 
     def write_observations(self, observations: dict[str, Any]) -> None:
         """Write the digests of the policy's first observations to ``observations.json``."""
@@ -259,14 +262,11 @@ class RunFolder:
 
     def observations(self) -> dict[str, Any] | None:
         """Return the content of ``observations.json``; ``None`` if it does not exist."""
-        path = self.path / "observations.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(self.path / "observations.json")
 
     def unrestorable(self) -> dict[str, str]:
         """Return the tasks whose seed does not restore an episode, each with the culprit and what differs."""
-        path = self.path / UNRESTORABLE_FILE
-        found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+        return read_json(self.path / UNRESTORABLE_FILE) or {}
 
     def add_unrestorable(self, found: Mapping[str, str]) -> None:
         """Add tasks to :meth:`unrestorable`; a task that is recorded stays, whatever is found now."""
@@ -280,8 +280,7 @@ class RunFolder:
 
     def evaluation(self) -> dict[str, Any] | None:
         """Return the content of ``evaluation.json``; ``None`` if it does not exist."""
-        path = self.path / "evaluation.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(self.path / "evaluation.json")
 
     def is_evaluation(self) -> bool:
         """Return True if the folder holds an evaluation of a policy and not a training run."""

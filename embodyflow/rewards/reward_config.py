@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from embodyflow.algorithms.algorithm_config import OverlongConfig
 from embodyflow.durations import Seconds
-from embodyflow.references import check_function
+from embodyflow.references import check_function, resolve
 from embodyflow.rewards.borrowed import load_borrowed, split_origin
+from embodyflow.rewards.own_functions import check_call, yields
 
 Positive = Annotated[float, Field(gt=0)]
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "guard"]
@@ -124,11 +125,13 @@ class CustomConfig(_Config):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "CustomConfig":
-        if split_origin(self.function)[0] is not None:
-            try:
+        origin, reference = split_origin(self.function)
+        try:
+            check_call(resolve(reference), self.kwargs if origin is None else None)
+            if origin is not None:
                 load_borrowed(self.function, self.correct_above, self.kwargs)
-            except ValueError as error:
-                raise ValueError(f"function={self.function}: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"function={self.function}: {error}") from error
         return self
 
 
@@ -286,6 +289,7 @@ class RewardConfig(_Config):
             )
         for key, function in self.functions.items():
             _check_time_limits(key, function, scores)
+            _check_single_score(key, function, scores)
         return self
 
     @property
@@ -312,6 +316,16 @@ class RewardConfig(_Config):
                 f"reward.function.functions: has no function for data_source={', '.join(unknown)}; it has "
                 f"{', '.join(function.functions)}; set one, or reward.function.default"
             )
+
+
+def _check_single_score(key: str, function: OneFunctionConfig, scores: ScoringManagerConfig) -> None:
+    if not isinstance(function, CustomConfig) or scores.name == "batch":
+        return
+    if yields(resolve(split_origin(function.function)[1])):
+        raise ValueError(
+            f"{key}.function={function.function}: yields, so a call returns no score; allowed is a function that "
+            "returns one"
+        )
 
 
 def _check_time_limits(key: str, function: OneFunctionConfig, scores: ScoringManagerConfig) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.table import Column, Table
 
 from embodyflow.cli.run_folders.found_runs import find_run
@@ -18,7 +17,7 @@ from embodyflow.record.run_folder import RunFolder
 FOLLOW_SECONDS = 0.5
 """Interval at which a log is read for new lines."""
 
-STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "not started": "dim"}
+STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "not started": "dim", "damaged": "red"}
 """Colour of each state on a terminal."""
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -29,7 +28,8 @@ class ListedRun:
     """The entry of a run in the list.
 
     Attributes:
-        state: ``running``; ``finished``; ``stopped``, which can be resumed; or ``not started``, without a commit.
+        state: ``running``; ``finished``; ``stopped``, which can be resumed; ``not started``, without a commit; or
+            ``damaged``, if one of its files cannot be read.
         experiment: Experiment of the run.
         iteration: Last iteration in the metrics, and the number of all; or ``evaluation``.
         success: Newest success rate: the greedy one of an evaluation, or else the one of training; ``None`` without.
@@ -54,7 +54,7 @@ def show_runs(run_root: Path) -> int:
     if not run_root.is_dir():
         raise ConfigError(f"--run-root={run_root}: no such folder; `embodyflow run` makes it with the first run")
     folders = sorted((path.parent for path in run_root.glob("[!.]*/config.yaml")), key=_created)
-    runs = [(path, listed(RunFolder(path))) for path in folders]
+    runs = [(path, _listed_or_damaged(RunFolder(path))) for path in folders]
     shows_origin = any(run.origin for _, run in runs)
     columns: list[Column | str] = ["state", "experiment", Column("iteration", justify="right"), "success", "age"]
     table = Table(*columns, *(["from"] if shows_origin else []), box=None)
@@ -68,9 +68,22 @@ def show_runs(run_root: Path) -> int:
     return 0
 
 
+def _listed_or_damaged(folder: RunFolder) -> ListedRun:
+    """Return the entry of a run; a run with a damaged file hides no others, and its damage is said on stderr."""
+    try:
+        return listed(folder)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return ListedRun("damaged", "", "", None, time.time() - _created(folder.path))
+
+
 def listed(folder: RunFolder) -> ListedRun:
-    """Return the entry of a run in the list."""
-    config: dict[str, Any] = yaml.safe_load((folder.path / "config.yaml").read_text())
+    """Return the entry of a run in the list.
+
+    Raises:
+        ConfigError: A file of the run is damaged.
+    """
+    config = folder.config()
     content = folder.metrics.path.read_bytes() if folder.metrics.path.exists() else b""
     records = list(records_in(content.split(b"\n")))
     last = max((record["iteration"] for record in records), default=0)

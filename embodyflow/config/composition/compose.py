@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -200,12 +201,15 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
 def _check_choice(override: str) -> None:
     """Check that an override of a configuration group may be the name of one file of the group.
 
-    Hydra would take lists of files, and files outside the group's folder.
+    Hydra would take lists of files, and files outside the group's folder. Its own settings, such as ``hydra.run.dir``,
+    have no effect here.
 
     Raises:
-        ConfigError: It is a list, or a path that leads out of the folder.
+        ConfigError: It is a list, a path that leads out of the folder, or a setting of Hydra.
     """
     key, _, value = override.lstrip("+~").partition("=")
+    if re.fullmatch(r"hydra([./@].*)?", key):
+        raise ConfigError(f"{override}: has no effect; settings of Hydra itself are not read, leave it out")
     files = group_files(key)
     if files and (value.startswith("[") or ".." in value.split("/")):
         raise ConfigError(f"{override}: allowed are {', '.join(files)}")

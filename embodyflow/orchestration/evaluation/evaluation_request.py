@@ -1,16 +1,16 @@
 """The request for an evaluation, checked before any process starts."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect.runtime import flow_run
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.compose import compose_config, validate_config
-from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.config.composition.words import changed_by
 from embodyflow.config.run import EvaluationConfig
 from embodyflow.errors import ConfigError
@@ -21,6 +21,11 @@ from embodyflow.record.run_folder import RunFolder
 from embodyflow.references import resolve
 
 WEIGHTS = "model.safetensors"
+OF_TRAINING = (
+    *("iterations", "critic", "filter", "classifier", "progress", "health", "trainer.epochs", "trainer.schedule"),
+    *("trainer.learning_rate", "trainer.num_minibatches", "trainer.keep_checkpoints", "trainer.max_grad_norm"),
+)
+"""Sections and keys that an evaluation does not read."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +111,16 @@ def check_evaluation(request: EvaluationRequest) -> tuple[RunConfig, EvaluatedPo
     Raises:
         ConfigError: One line per mistake.
     """
+    for word in request.overrides:
+        key = word.lstrip("+~").partition("=")[0]
+        if any(f"{key}.".startswith(f"{unread}.") for unread in OF_TRAINING):
+            raise ConfigError(f"{word}: has no effect on an evaluation, which trains nothing; leave it out")
     config, policy = _found(request)
     path = Path(request.policy)
     suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"
-    run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
+    run_id = f"evaluate-{path.absolute().name}{suffix}" if request.run_id is None else request.run_id
+    if re.fullmatch(RUN_NAME_PATTERN, run_id) is None:
+        raise ConfigError(f"run_id={run_id!r}: must be the name of a folder, {RUN_NAME_PATTERN}; set run_id=<name>")
     # A run that was not evaluated in training has evaluation=null.
     values = config.model_dump()
     plain = {"beside": False, "own_worker": False, "rows_per_part": EvaluationConfig().rows_per_part}
@@ -173,6 +184,6 @@ def _check_folder(config: RunConfig) -> None:
     folder = config.run_dir
     if not folder.exists():
         return
-    written = yaml.safe_load((folder / "config.yaml").read_text()) if (folder / "config.yaml").is_file() else None
-    if upgrade(written) != config.model_dump(mode="json"):
+    written = RunFolder(folder).config() if (folder / "config.yaml").is_file() else None
+    if written != config.model_dump(mode="json"):
         raise ConfigError(f"run_id={config.run_id}: {folder} holds another run or evaluation; choose another run_id")

@@ -24,6 +24,7 @@ from embodyflow.orchestration.request.branching import branched_config, branches
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.form_fields import FormField
 from embodyflow.orchestration.request.run_name import free_name
+from embodyflow.orchestration.request.unread_words import refuse_unread
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.references import resolve
 
@@ -226,6 +227,8 @@ def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
             f"flows.{config.flow} or the deployment {config.flow}/{config.experiment}"
         )
     check_compatibility(config)
+    if request.resume is None and not branches(request.overrides):
+        refuse_unread(request.overrides, config)
     _check_expert(config)
     return config
 

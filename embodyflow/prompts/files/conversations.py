@@ -20,6 +20,8 @@ SHAREGPT_ROLES = {
     "observation": "tool",
 }
 """Role of a message by the sender that ShareGPT names."""
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Roles of messages. Chat templates leave others out, or write them as if they were known."""
 
 
 def read_messages(value: Any, column: str, where: str) -> list[Message]:
@@ -31,17 +33,36 @@ def read_messages(value: Any, column: str, where: str) -> list[Message]:
         where: Place of the row, for the error message.
 
     Raises:
-        ConfigError: The value is neither.
+        ConfigError: The value is neither, or a message has another role or no content.
     """
     if isinstance(value, list) and value and all(isinstance(turn, Mapping) for turn in value):
         if all({"role", "content"} <= turn.keys() for turn in value):
-            return [dict(turn) for turn in value]
+            return [_checked(dict(turn), column, where) for turn in value]
         if all({"from", "value"} <= turn.keys() for turn in value):
-            return [_from_sharegpt(turn, column, where) for turn in value]
+            return [_checked(_from_sharegpt(turn, column, where), column, where) for turn in value]
     raise ConfigError(
         f"{where}: column {column} is not a chat; allowed is a list of messages with role and content, or from and "
         "value"
     )
+
+
+def _checked(message: Message, column: str, where: str) -> Message:
+    role, content = message["role"], message["content"]
+    if role not in ROLES:
+        raise ConfigError(
+            f"{where}: column {column} has a message with the role {abbreviate(role)}; allowed are {', '.join(ROLES)}"
+        )
+    if isinstance(content, str):
+        is_given = bool(content.strip()) or role != "user"
+    elif isinstance(content, list):
+        is_given = bool(content)
+    else:
+        is_given = role == "assistant" and bool(message.get("tool_calls"))  # it calls tools in place of an answer
+    if not is_given:
+        raise ConfigError(
+            f"{where}: column {column} has a message of {role} with the content {abbreviate(content)}; allowed is text"
+        )
+    return message
 
 
 def split_last_answer(messages: list[Message], column: str, where: str) -> tuple[list[Message], str]:

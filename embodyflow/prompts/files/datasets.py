@@ -163,7 +163,7 @@ class JSONLinesExtent(Extent):
 
     def _parse(self, line: bytes, where: str, columns: Sequence[str], others: bool) -> Row:
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_without_repetition)
         except ValueError as error:
             raise ConfigError(f"{where}: is not JSON: {error}") from error
         return _pick(row, where, columns, others)
@@ -281,10 +281,20 @@ def _pick(row: Any, where: str, columns: Sequence[str], others: bool) -> Row:
 
 def _load_json_list(path: str) -> list[Any]:
     try:
-        rows: list[Any] = json.loads(Path(path).read_bytes())
+        rows: list[Any] = json.loads(Path(path).read_bytes(), object_pairs_hook=_without_repetition)
     except ValueError as error:
         raise ConfigError(f"{path}: is not JSON: {error}") from error
     return rows
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object of JSON, of which Python would keep the last of equal names."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {repeated!r} occurs twice in an object")
+    return row
 
 
 def _load_csv(path: str) -> list[Row]:

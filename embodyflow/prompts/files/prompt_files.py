@@ -162,8 +162,11 @@ class _RowReader:
 
     def _filled_template(self) -> str:
         assert self._config.template is not None  # checked by RowsConfig
-        parts = template_parts(self._config.template)
-        return "".join(literal + ("" if name is None else self._text(name)) for literal, name in parts)
+        parts = [(text, name, name and self._text(name)) for text, name in template_parts(self._config.template)]
+        if not any(value and value.strip() for _, _, value in parts):
+            columns = ", ".join(name for _, name, _ in parts if name is not None)
+            raise ConfigError(f"{self._where}: column {columns} is empty, so the prompt asks nothing")
+        return "".join(text + (value or "") for text, _, value in parts)
 
     def _value(self, column: str) -> Any:
         return value_of(self._row, column, self._where)

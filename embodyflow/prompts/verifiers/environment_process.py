@@ -62,7 +62,7 @@ def _variables() -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",  # the order of a set is part of a prompt that is made of it
-        **variables_for_episodes(),
+        **variables_for_episodes(with_tokens=True),
         "PYTHONPATH": os.pathsep.join(paths),
         "NO_PROXY": exempt,
         "no_proxy": exempt,

@@ -5,8 +5,10 @@ Only the text after any thinking counts. A wrong or missing answer scores 0; an 
 
 import re
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+from embodyflow.rewards.functions.arithmetic import is_rounded, value_of
 from embodyflow.rewards.functions.final_answers import GOLD_MARKER, final_text, golds_of, without_lead_in
 from embodyflow.rewards.functions.written_numbers import parse_number, parse_plain_number
 from embodyflow.rewards.interface import Sample, Score, outcome
@@ -73,11 +75,24 @@ def number_golds(ground_truth: Any, column: str = "ground_truth") -> list[Decima
 def _number_of(text: str) -> Decimal | None:
     """Return the number of an answer such as ``18``, ``9 * 2 = 18`` or ``9 * 2 = <<9*2=18>>18``.
 
-    Numbers that differ are not equal: ``6 = 5`` is no answer.
+    A false equation, such as ``6 = 5`` or ``2 + 2 = 5``, is no answer. A side may be rounded: ``10 / 3 = 3.33``.
     """
-    sides = _EQUALS.split(_CALCULATION.sub("", text))
-    plain = {number for side in sides if (number := parse_plain_number(side)) is not None}
-    return parse_number(sides[-1]) if len(plain) < 2 else None
+    *sides, last = _EQUALS.split(_CALCULATION.sub("", text))
+    number = parse_number(last)
+    if number is None or not all(_may_equal(side, number, is_share="%" in last) for side in sides):
+        return None
+    return number
+
+
+def _may_equal(side: str, number: Decimal, *, is_share: bool) -> bool:
+    """Return True unless a side of an equation is another number, or a calculation with another value."""
+    if (value := value_of(side)) is None:
+        return True
+    is_number = parse_plain_number(side) is not None
+    return any(
+        each == Fraction(number) if is_number else is_rounded(each, number)
+        for each in ((value, value * 100) if is_share else (value,))
+    )
 
 
 def _score_answer(answer: str | None, golds: list[str]) -> Score:

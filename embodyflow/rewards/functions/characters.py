@@ -5,7 +5,7 @@ import unicodedata
 
 PLAIN = str.maketrans(
     {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full width, as in Chinese text
-    | dict.fromkeys("−–‐‑‒﹣", "-")
+    | dict.fromkeys("−–‐‑‒﹣˗➖", "-")
     | dict.fromkeys("⁄∕", "/")
 )
 """Translation of full-width characters, minus signs and slashes."""
@@ -20,6 +20,13 @@ _FRACTIONS = {
 
 COUNTED_WITH_NUMBER = "".join([*_RAISED, *_FRACTIONS])
 """Powers and fractions, which change the value of a number before them."""
+
+
+def with_plain_digits(text: str) -> str:
+    """Return a text with plain characters, and with the decimal digits of all scripts as those of ASCII."""
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(each, each)) for each in text.translate(PLAIN))
 
 
 def as_latex(text: str) -> str:

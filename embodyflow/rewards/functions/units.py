@@ -86,7 +86,7 @@ _FACTORS = {unit: ("length", factor) for unit, factor in _LENGTH.items()} | {
 }
 _DENIAL = r"not|never|wrong|incorrect|false"
 _CHANGE = re.compile(
-    rf"hundred|thousand|(?:m|b|tr)illion|squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:four|fif|six|seven|eigh|"
+    rf"hundred|thousand|(?:m|b|tr)illion|dozens?|squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:four|fif|six|seven|eigh|"
     rf"nin|ten|hundred|thousand|million)ths|negative|minus|plus|times|no|or|{_DENIAL}"
 )
 _SINGLE_LETTERS = frozenset("mgshlLNJWAVCFK")

@@ -35,7 +35,7 @@ def check_language(config: LanguageConfig) -> None:
     check_sources(config, source)
     check_prompts(config, check_golds(config, source))
     check_model(config)  # last, because it imports transformers, which takes seconds
-    check_chat_template(config)
+    check_chat_template(config, source)
     check_stop_tokens(config)
 
 

@@ -1,6 +1,7 @@
 """Checks that trainer and engine of a language job can handle its model, before a process starts."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_w
 
 PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
 """Architectures of transformers that need no further check, which would import torch."""
+_HUB_NAME = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]{0,95}", re.ASCII)
 
 
 def check_model(config: LanguageConfig) -> None:
@@ -24,6 +26,8 @@ def check_model(config: LanguageConfig) -> None:
     if tokenizer is not None and ":" not in tokenizer and is_folder(tokenizer) and not tokenizer.endswith(".gguf"):
         allowed = "allowed are a folder with one, a name on Hugging Face's hub and module:function"
         check_tokenizer(Path(tokenizer).expanduser(), f"policy.tokenizer={tokenizer}", allowed)
+    for key, name in (("policy.path", path), ("policy.tokenizer", tokenizer)):
+        _check_hub_name(key, name)
     if scratch is not None:
         key = f"policy.scratch.model_type={scratch.model_type}"
         if scratch.model_type not in PLAIN:
@@ -45,8 +49,39 @@ def check_model(config: LanguageConfig) -> None:
         if values.get("model_type") not in PLAIN:
             check_architecture(config, _read(file.parent, key), key)
         check_weights(file.parent, key)
-        if config.policy.tokenizer is None:
+        if tokenizer is None:
             check_tokenizer(file.parent, key, "set policy.tokenizer to one")
+        own = f"policy.tokenizer={tokenizer}" if tokenizer is not None else key
+        folder = Path(tokenizer).expanduser() if tokenizer is not None else file.parent
+        _check_vocabulary(folder / "tokenizer.json", own, values.get("vocab_size"), key)
+
+
+def _check_hub_name(key: str, name: str | None) -> None:
+    """Refuse what is neither a local folder, nor ``module:function``, nor a possible name on the hub."""
+    if name is None or is_folder(name) or (key == "policy.tokenizer" and ":" in name):
+        return
+    if not _HUB_NAME.fullmatch(name) or ".." in name or "--" in name:
+        raise ConfigError(f"{key}={name}: is no folder, and no name on Hugging Face's hub, such as Qwen/Qwen3-0.6B")
+
+
+def _check_vocabulary(file: Path, key: str, size: object, model: str) -> None:
+    """Refuse a tokenizer whose own vocabulary is larger than the model's; added tokens may be more, if none uses them.
+
+    Args:
+        file: ``tokenizer.json``; without it nothing is checked.
+        key: Key and value that name the tokenizer.
+        size: ``vocab_size`` of the model.
+        model: Key and value that name the model.
+    """
+    if not file.is_file() or not isinstance(size, int):
+        return
+    parts = read_object(file, key).get("model")
+    words = parts.get("vocab") if isinstance(parts, dict) else None
+    if isinstance(words, dict | list) and len(words) > size:
+        raise ConfigError(
+            f"{key}: its tokenizer has {len(words)} tokens, and {model} only vocab_size={size}; allowed is the "
+            "tokenizer of the model"
+        )
 
 
 def _check_name(model_type: str, key: str) -> None:

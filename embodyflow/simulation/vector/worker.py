@@ -284,9 +284,22 @@ class EnvGroup:
         buffers.terminated[places], buffers.truncated[places] = outcome.terminated[last], truncated[last]
 
     def _write_observation(self, index: int, observation: Any) -> None:
+        """Write an observation.
+
+        Raises:
+            ValueError: An entry has another shape or kind of numbers than its space, which NumPy would change silently.
+        """
         entries = entries_of(observation)
         for key, rows in self._buffers.observation.items():
-            rows[index] = entries[key]
+            found, row = np.asarray(entries[key]), rows[index, ...]
+            if found.shape != row.shape or (
+                found.dtype != row.dtype and not np.can_cast(found.dtype, row.dtype, "same_kind")
+            ):
+                raise ValueError(
+                    f"its observation {key!r} must be {row.dtype} {row.shape} as in its observation_space, is "
+                    f"{found.dtype} {found.shape}"
+                )
+            row[...] = found
 
     def _require_finite_observation(self, indices: Sequence[int]) -> None:
         for key, column in self._buffers.observation.items():
@@ -310,8 +323,8 @@ class EnvGroup:
 
 def _is_solved(info: Mapping[str, Any]) -> bool:
     """Return True if the info of a reset says that the goal is reached; most environments do not say."""
-    value = info.get("success", False)
-    return isinstance(value, bool | np.bool_ | int | float) and bool(value)
+    value = np.asarray(info.get("success", False))
+    return value.dtype.kind in "biuf" and value.size == 1 and bool(value)
 
 
 def _info_value(info: Mapping[str, Any], key: str) -> Any:

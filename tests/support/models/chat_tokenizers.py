@@ -25,6 +25,21 @@ def without_template() -> Any:
     return tokenizer
 
 
+def without_system() -> Any:
+    """Return a tokenizer whose template leaves system messages out."""
+    tokenizer = chatml()
+    tokenizer.chat_template = CHATML.replace("in messages", "in messages if m['role'] != 'system'")
+    return tokenizer
+
+
+def refusing_system() -> Any:
+    """Return a tokenizer whose template raises at a system message, as Gemma's does."""
+    tokenizer = chatml()
+    refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    tokenizer.chat_template = refusal + CHATML
+    return tokenizer
+
+
 _THINKING = """
 {%- set last = namespace(query=-1) %}
 {%- for message in messages if message['role'] == 'user' %}{% set last.query = loop.index0 %}{% endfor %}

@@ -93,7 +93,7 @@ def test_a_script_that_knows_nothing_of_us_plays_an_episode() -> None:
 
 def test_a_program_gets_no_keys_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     services = ("PREFECT_API_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS")
-    for name in (*services, "KEY_OF_THE_SERVER", "MY_SETTING"):
+    for name in (*services, "HF_TOKEN", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "KEY_OF_THE_SERVER", "MY_SETTING"):
         monkeypatch.setenv(name, "value")
     monkeypatch.setattr(variables, "_withheld", set())
     HTTPClient(RemoteConfig(base_url="http://127.0.0.1:9", api_key_env="KEY_OF_THE_SERVER")).close()

@@ -9,7 +9,8 @@ import pytest
 
 from embodyflow.cli.main import main
 from embodyflow.cli.run_folders.runs import short_age
-from embodyflow.orchestration.request.request import RunRequest, check
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.request import RunRequest, check, parse_arguments
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2")
@@ -65,6 +66,40 @@ def test_a_missing_folder_of_runs_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert main(["runs", "--run-root", str(tmp_path / "none")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"--run-root={tmp_path}/none: no such folder")
+
+
+@pytest.mark.parametrize("content", [b"policy: [", b"- a\n", b"", b"\xff\xfe\x00", b"job: embodied\n"])
+def test_a_damaged_configuration_is_one_line_and_hides_no_other_run(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("good", "bad"):
+        make(tmp_path / "runs", name, 0.0, [{"iteration": 1, "perf/iteration_seconds": 2.0}], 1)
+    (tmp_path / "runs" / "bad" / "config.yaml").write_bytes(content)
+    assert main(["runs"]) == 0
+    output = capsys.readouterr()
+    assert sorted(row.split()[0] for row in output.out.splitlines()[1:]) == ["damaged", "stopped"]
+    assert output.err.startswith("runs/bad/config.yaml: is ") and len(output.err.splitlines()) == 1
+    for words in (
+        *(["explain", "bad"], ["compare", "good", "bad"], ["plan", "--from", "bad"]),
+        *(["replay", "runs/bad", "0"], ["export-dataset", "runs/bad"]),
+    ):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "runs/bad/config.yaml: is " in line, words
+    for word in ("resume=bad", "branch.run=bad"):
+        with pytest.raises(ConfigError, match=r"^runs/bad/config\.yaml: is .*\Z"):
+            parse_arguments([word])
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path, "mine", 0.0, [], None)
+    for read, name in ((folder.summary, "summary"), (folder.evaluation, "evaluation")):
+        assert read() is None
+        for content in ("{", "[]", "null"):
+            (folder.path / f"{name}.json").write_text(content)
+            with pytest.raises(ConfigError, match=rf"mine/{name}\.json: is damaged: "):
+                read()
 
 
 def test_the_log_of_a_run_is_found_by_its_name_or_its_folder(

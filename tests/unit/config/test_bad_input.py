@@ -110,6 +110,8 @@ MISTAKES = {
         "experiment=embodyed",
         "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied",
     ),
+    "setting of Hydra": ("hydra.run.dir=/x", "hydra.run.dir=/x: has no effect; settings of Hydra itself are not read"),
+    "group of Hydra": ("hydra/launcher=basic", "hydra/launcher=basic: has no effect"),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
     "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
     "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),

@@ -261,6 +261,15 @@ def test_a_success_that_is_no_number_is_an_error(value: Any, absent: str, monkey
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [0.3, np.float32(0.999), np.array([1e-9])])
+def test_a_share_of_the_goal_is_no_success(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = informed(monkeypatch, {"arrived": value})
+    with pytest.raises(
+        ValueError, match=r"^success_info='arrived': is .*, and a share of the goal is no success; a wra"
+    ):
+        env.step(np.zeros(1, np.float32))
+
+
 @pytest.mark.parametrize(
     ("value", "succeeds"),
     [(True, True), (1, True), (0.0, False), (np.bool_(True), True), (np.float32(2), True), (np.array([1]), True)],

@@ -76,9 +76,28 @@ def test_prompts_that_are_too_long_are_named_or_skipped_and_counted(tmp_path, to
 
 def test_a_prompt_without_tokens_is_refused(tmp_path):
     """Some tokenizers add no tokens to a text."""
-    path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": ""}])
+    path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": "?"}])
     with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; needs at least one$"):
-        RowPrompts(config(path), lambda text: {"input_ids": [1] * len(text)}, 8)
+        RowPrompts(config(path), lambda text: {"input_ids": [1] * len(text.strip("?"))}, 8)
+
+
+def test_an_optional_column_may_be_empty_and_the_assistant_may_only_call_a_tool(tmp_path, tokenizer):
+    path = write(tmp_path, [{**row, "input": ""} for row in ROWS])
+    assert RowPrompts(config(path, template="{question}{input}"), tokenizer, 50).prompt("train", 1).text == "1+1="
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]}
+    turns = [{"role": "user", "content": "1+1="}, call, {"role": "tool", "content": ""}]
+    path = write(tmp_path, [{**row, "turns": turns} for row in ROWS], "turns.jsonl")
+    prompts = RowPrompts(config(path, template=None, messages_column="turns"), None, 50)
+    assert prompts.prompt("train", 0).messages == turns
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_name_that_occurs_twice_in_a_row_is_refused(name, tmp_path):
+    line = '{"question": "1+1=", "question": "2+2=", "answer": "#### 2"}'
+    path = tmp_path / name
+    path.write_text(line if name.endswith("l") else f"[{line}]")
+    with pytest.raises(ConfigError, match=rf"^{path}.*: is not JSON: the name 'question' occurs twice in an object$"):
+        RowPrompts(config(str(path)), None, 50)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +108,17 @@ def test_a_prompt_without_tokens_is_refused(tmp_path):
         ({"answer": None}, {}, "column answer is empty"),
         ({"question": None}, {}, "column question is None; allowed is text"),
         ({"question": ["a"]}, {}, r"column question is \['a'\]; allowed is text"),
+        ({"question": " \n"}, {"template": "Add: {question}"}, "column question is empty, so the prompt asks nothing"),
+        *(
+            ({"extra": [message]}, {"template": None, "messages_column": "extra"}, complaint)
+            for message, complaint in (
+                ({"role": "usr", "content": "a"}, "column extra has a message with the role 'usr'; allowed are system"),
+                ({"role": "user", "content": None}, "column extra has a message of user with the content None; allow"),
+                ({"role": "user", "content": " "}, "column extra has a message of user with the content ' '; allowed"),
+                ({"role": "system", "content": 5}, "column extra has a message of system with the content 5; allowed"),
+                ({"role": "assistant", "content": None}, "column extra has a message of assistant with the content No"),
+            )
+        ),
         ({"extra": []}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
         ({"extra": [{"role": "user"}]}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
     ],

@@ -42,6 +42,16 @@ def graded(config, response, truth):
         ("‑5", "-5"),
         ("－５", "-5"),
         ("1，234", "1234"),
+        (r"-\$5", "-5"),
+        ("➖5", "-5"),
+        ("١٨", "18"),
+        ("1٨", "18"),
+        ("- total: 5", "5"),
+        ("the pre-tax sum: 5", "5"),
+        ("a 5-year-old", "5"),
+        ("**5** apples", "5"),
+        ("5 km/h", "5"),
+        (r"5^\circ", "5"),
         ("-123456789012345678901234567890123", "-123456789012345678901234567890123"),
     ],
 )
@@ -79,6 +89,24 @@ def test_numbers_as_people_write_them(text, number):
         "less than 5",
         "< 5",
         "x ≠ 5",
+        *("-(5)", "-|5|", "-**5**", "-R$5", "-Rs. 5", "-total 5", "-- 5", "—5", "⁻5", "±5", "+/-5", "total: -(5)"),
+        *("√5", "sqrt 5", r"\sqrt{5}", "log 5", "half of 5", "two times 5", "twice 5", "the square root of 5"),
+        *(
+            "5k",
+            "5M dollars",
+            "5 dozen",
+            "5 doubled",
+            "5i",
+            "5π",
+            r"5\pi",
+            "5^x",
+            "5 - x",
+            "5 + y",
+            "5 * x",
+            "5 × (y)",
+            "5+ years",
+        ),
+        *("5+ years", "5 or six", "six or 5", "5 or more", "5 and a half", "5 is wrong", "5 isn't right", "5٫5", "1٬5"),
     ],
 )
 def test_text_without_exactly_one_number_is_none(text):
@@ -92,6 +120,20 @@ def test_a_word_after_a_number_that_makes_another_one_of_it_is_no_number(text):
 
 @pytest.mark.parametrize(("answer", "correct"), [("6 = 5", 0), ("5 = 6 = 5", 0), ("5.0 = 5", 1), ("9 - 4 = 5", 1)])
 def test_an_equation_between_other_numbers_is_no_answer(answer, correct):
+    assert graded(GSM8KConfig(), f"#### {answer}", "5").correct is bool(correct)
+
+
+@pytest.mark.parametrize(
+    ("answer", "correct"),
+    [
+        *(("2 + 2 = 5", 0), ("2+2 = $5", 0), ("2 × 2 = 5", 0), ("2 x 2 = 5", 0), (r"2 \times 2 = 5", 0), ("6 = $5", 0)),
+        *(("$2 + $2 = $5", 0), ("1,000 - 994 = 5", 0), ("(1 + 2) * 3 - 3 = 5", 0), ("5.5 = 5", 0), ("4 = 2+2 = 5", 0)),
+        *(("2 + 3 = 5", 1), ("2+3 = $5", 1), ("20 ÷ 4 = 5", 1), ("1,000 - 995 = 5", 1), ("16/3 = 5", 1), ("x = 5", 1)),
+        *(("10/3 = 3.33 = 5", 0), ("2 apples + 3 pears = 5", 1), ("5/0 = 5", 1), ("1/20 = 5%", 1), ("0.05 = 5%", 1)),
+        ("(" * 150 + "5" + ")" * 150 + " = 5", 1),
+    ],
+)
+def test_a_false_calculation_is_no_answer(answer, correct):
     assert graded(GSM8KConfig(), f"#### {answer}", "5").correct is bool(correct)
 
 

@@ -26,6 +26,34 @@ def test_a_shipped_configuration_names_every_setting_of_its_models(path):
 EXACT = {"name": "exact_match"}
 
 
+def one(sample): ...
+
+
+def two(sample, other): ...
+
+
+def each(samples):
+    yield from samples
+
+
+async def later(*samples, **columns): ...
+
+
+class Marks:
+    def __init__(self, sample): ...
+
+
+class _Later:
+    async def __call__(self, **columns): ...
+
+
+Later = _Later()
+
+
+def custom(function, origin="", **settings):
+    return {"function": {"name": "custom", "function": f"{origin}{__name__}:{function}", **settings}}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -43,6 +71,13 @@ EXACT = {"name": "exact_match"}
         ({"function": {"name": "custom", "function": "math:squrt"}}, "'math' has no attribute 'squrt'"),
         ({"function": {"name": "custom", "function": "mathh:sqrt"}}, "cannot import module 'mathh'"),
         ({"function": {"name": "custom", "function": "math:pi"}}, "is a float; allowed is a function"),
+        (custom("two"), r"missing a required argument: 'other'; it is called with one sample or a list of them"),
+        (custom("one", kwargs={"strict": True}), "got an unexpected keyword argument 'strict'"),
+        (custom("Marks"), "is a class; allowed are a function and an instance that can be called"),
+        (custom("later"), "is asynchronous, so a call returns no score"),
+        (custom("later", "verl:"), "is asynchronous"),
+        (custom("Later", "trl:"), "is asynchronous"),
+        (custom("each"), "function.function=.*:each: yields, so a call returns no score"),
         ({"function": {"name": "gsm8k", "marker": "#"}}, "Extra inputs are not permitted"),
         ({"function": EXACT, "manager": {"name": "parallel", "num_workers": 0}}, "greater than or equal to 1"),
         ({"function": EXACT, "manager": {"name": "parallel", "time_limit": 0}}, "greater than 0"),
@@ -51,6 +86,11 @@ EXACT = {"name": "exact_match"}
 def test_invalid_settings_are_refused(values, message):
     with pytest.raises(ValidationError, match=re.compile(message)):
         RewardConfig(**values)
+
+
+def test_a_function_of_the_batch_may_yield_its_scores():
+    config = RewardConfig(**custom("each"), manager={"name": "batch"})
+    assert build_reward_manager(config).score([]) == []
 
 
 def test_a_missing_library_is_named_with_how_to_get_it(monkeypatch):

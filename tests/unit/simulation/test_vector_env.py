@@ -253,6 +253,29 @@ def test_an_info_that_is_not_a_number_is_an_error(value, num_workers):
             env.step(np.zeros((2, 3, 2)))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("count", np.zeros(()), r"float64 \(1,\) as in its observation_space, is float64 \(\)"),
+        ("count", [1.0, 2.0], r"float64 \(1,\) .*, is float64 \(2,\)"),
+        ("count", ["1"], r"float64 \(1,\) .*, is <U1 \(1,\)"),
+        ("parity", 0.5, r"int64 \(\) .*, is float64 \(\)"),
+        ("parity", [1], r"int64 \(\) .*, is int64 \(1,\)"),
+    ],
+)
+def test_an_observation_that_changes_its_shape_or_kind_is_an_error(key, value, found, num_workers):
+    class Changing(Counter):
+        def observe(self):
+            return super().observe() | ({key: value} if self.steps else {})
+
+    with VectorEnv([Counter, Changing], num_workers=num_workers, chunk_size=1) as env:
+        env.reset()
+        with pytest.raises(
+            EnvError, match=rf"(?s)environment 1 failed.*ValueError: its observation '{key}' must be {found}"
+        ):
+            env.step(np.ones((2, 1, 2)))
+
+
 def test_large_finite_values_pass(num_workers):
     class Large(Counter):
         def observe(self):

@@ -1,6 +1,7 @@
 """Evaluation requests: for a run or an export, continued evaluations, and mistakes."""
 
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,6 +208,14 @@ def test_a_checkpoint_that_is_being_removed_is_not_pinned(run: Path) -> None:
         (("policy={root}/mine", "evaluation.num_goal=3"), "evaluation.num_goal: no such key; did you mean"),
         (("policy={root}/mine", "evaluation.num_goals=999"), "evaluation.num_goals=999: allowed are 1 to 256"),
         (("policy={root}/mine", "env.tasks=[raech-v3]"), "env.tasks: 'raech-v3' is unknown"),
+        (("policy={root}/mine", "run_id=.."), "run_id='..': must be the name of a folder, "),
+        (("policy={root}/mine", "run_id="), "run_id='': must be the name of a folder, "),
+        (("policy={root}/my run",), "run_id='evaluate-my run-000002': must be the name of a folder, ^[A-Za-z0-9]"),
+        (
+            ("policy={root}/mine", "trainer.epochs=3"),
+            "trainer.epochs=3: has no effect on an evaluation, which trains n",
+        ),
+        (("policy={root}/mine", "iterations=3"), "iterations=3: has no effect on an evaluation, which trains nothing"),
         (("policy={root}/new",), "policy={root}/new: the run has no committed checkpoint"),
         (("policy={root}/math",), "policy={root}/math: belongs to job=language; allowed are embodied and control"),
     ],
@@ -217,6 +226,7 @@ def test_a_mistake_is_one_line(run: Path, words: tuple[str, ...], answer: str) -
         language = RunFolder.create(check(RunRequest("math", run_id="math", overrides=(f"run_root={run.parent}",))))
         language.checkpoints.begin(0)
         language.checkpoints.commit(0, {}, keep=2)
+    shutil.copytree(run, run.with_name("my run"))
     with pytest.raises(ConfigError) as refusal:
         ask(*(word.format(root=run.parent) for word in words))
     assert str(refusal.value).startswith(answer.format(root=run.parent))

@@ -15,6 +15,7 @@ from unrestorable_envs import GlobalSteps
 
 from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import (
@@ -30,6 +31,7 @@ from embodyflow.orchestration.request.request import (
     stretched_schedule,
 )
 from embodyflow.orchestration.request.run_name import free_name
+from embodyflow.orchestration.request.unread_words import refuse_unread
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2", "trainer.epochs=2")
@@ -376,3 +378,49 @@ def test_the_last_line_of_a_run() -> None:
         "train_seconds": 61.7,
     }
     assert EmbodiedConfig.summary_line(summary) == "success_rate before=0.500 after=0.969 goals=64 seed=3 seconds=62"
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed"),
+    [
+        ("critic.epochs=3", "algorithms with a critic, such as ppo and sac"),
+        ("+critic={epochs:3}", "algorithms with a critic, such as ppo and sac"),
+        ("classifier.labelled_share=0.5", "algorithm=success_classifier"),
+        ("progress.alpha=0.5", "algorithm=srpo"),
+        ("algorithm.lam=0.9", "algorithms with a critic, such as ppo"),
+        ("algorithm.value_clip=0.9", "algorithms with a critic, such as ppo"),
+        ("algorithm.pass_k=2", "algorithm=pass_at_k"),
+        ("algorithm.baseline_decay=0.5", "algorithm=rae"),
+        ("algorithm.cpgd.weight=naive", "algorithm=cpgd"),
+        ("algorithm.covariance.fraction=0.1", "algorithm=clip_cov and kl_cov"),
+        ("algorithm.sapo.tau_positive=2", "algorithm=sapo"),
+    ],
+)
+def test_a_word_that_the_algorithm_does_not_read_is_refused(word: str, allowed: str) -> None:
+    config = compose_config(["experiment=embodied"])
+    with pytest.raises(ConfigError) as caught:
+        refuse_unread([word], config)
+    assert str(caught.value) == f"{word}: has no effect with algorithm=grpo; only used with {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ("ppo", ("critic.epochs=3", "algorithm.lam=0.9", "algorithm.value_clip=0.9")),
+        ("success_classifier", ("classifier.labelled_share=0.5",)),
+        ("srpo", ("progress.alpha=0.5",)),
+        ("pass_at_k", ("algorithm.pass_k=2", "critic=null", "trainer.epochs=2")),
+        ("kl_cov", ("algorithm.covariance.fraction=0.1",)),
+        ("sapo", ("algorithm.sapo.tau_positive=2",)),
+        ("rlpd", ("critic.learning_rate=1e-3",)),
+    ],
+)
+def test_a_word_that_the_algorithm_reads_is_taken(algorithm: str, words: tuple[str, ...]) -> None:
+    refuse_unread(words, compose_config(["experiment=push", f"algorithm={algorithm}"]))
+    own = compose_config(["experiment=push", "algorithm.loss=embodyflow.algorithms.losses:ppo"])
+    refuse_unread([word for word in words if word.startswith("algorithm.")], own)
+
+
+def test_a_request_with_a_word_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^critic.epochs=3: has no effect with algorithm=grpo; only used with"):
+        check(RunRequest(overrides=(f"run_root={tmp_path}", "critic.epochs=3")))

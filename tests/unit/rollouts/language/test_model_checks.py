@@ -54,6 +54,29 @@ def test_an_architecture_is_refused(kind: str, words: tuple[str, ...], answer: s
 
 
 @pytest.mark.parametrize(
+    ("key", "name"), [("path", "my model"), ("path", "{a}"), ("path", "a..b"), ("tokenizer", "no tokenizer")]
+)
+def test_what_cannot_be_a_name_on_the_hub_is_refused(key: str, name: str) -> None:
+    words = ("policy.scratch=null", "policy.path='{a}'", TOKENIZER) if key == "path" else ()
+    with pytest.raises(
+        ConfigError, match=rf"^policy\.{key}=.*: is no folder, and no name on Hugging Face's hub, such as"
+    ):
+        language_config(*words, f"policy.{key}='{name}'")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    for words in ("abcd", "abcde"):
+        folder = tmp_path / words
+        save_config("llama", folder, vocab_size=4)
+        vocabulary = {"model": {"vocab": {word: place for place, word in enumerate(words)}}}
+        (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
+    chosen = "policy.scratch=null", "policy.tokenizer=null"
+    language_config(*chosen, f"policy.path={tmp_path}/abcd")
+    with pytest.raises(ConfigError, match=r"^policy.path=.*: its tokenizer has 5 tokens, .* vocab_size=4; allowed is "):
+        language_config(*chosen, f"policy.path={tmp_path}/abcde")
+
+
+@pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("gemma3_text", ()),

@@ -71,6 +71,23 @@ def test_keyword_arguments_of_the_chat_template_lengthen_the_prompts(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        ("chat_tokenizers:without_system", "leaves out; allowed are another policy.tokenizer, and prompts without sys"),
+        ("chat_tokenizers:refusing_system", "refuses: System role not supported; allowed are another policy.tokenizer"),
+    ],
+)
+def test_a_system_message_that_the_chat_template_does_not_write_is_refused(
+    tokenizer: str, message: str, tmp_path: Path
+) -> None:
+    verl_config(tmp_path, tokenizer=tokenizer)
+    assert verl_config(tmp_path, "data.system=Add").data.system == "Add"  # type: ignore[union-attr]
+    line = rf"/rows.jsonl, row 1: the prompt has a system message, which the chat template of policy.* {message}"
+    with pytest.raises(ConfigError, match=line):
+        verl_config(tmp_path, "data.system=Add", tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
     ("words", "tokenizer", "message"),
     [
         (
