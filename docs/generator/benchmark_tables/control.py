@@ -80,6 +80,39 @@ def soft_actor_critic() -> str:
     return table(head, rows)
 
 
+def hindsight() -> str:
+    """Return success by steps with hindsight, without it and beside Stable-Baselines3."""
+    runs, sections = read("hindsight")["runs"], []
+    for experiment in sorted({run["experiment"] for run in runs}):
+        of_it = [run for run in runs if run["experiment"] == experiment]
+        steps = [step for step in of_it[0]["success"] if int(step) % 1000 == 0]
+        rows = [
+            (
+                run["contender"],
+                str(run["seed"]),
+                *(f"{run['success'][step]:.2f}" for step in steps),
+                f"{run['cpu_seconds']:.0f}",
+            )
+            for run in of_it
+        ]
+        head = (code(experiment), "Seed", *(f"{int(step):,} steps" for step in steps), "CPU seconds")
+        sections.append(table(head, rows))
+    return "\n\n".join(sections)
+
+
+def control_recipes() -> str:
+    """Return greedy returns of recipes before and after training."""
+    rows = []
+    for run in read("control_recipes")["runs"]:
+        returns = (f"{run[f'return_{when}']:.0f}" for when in ("before", "after"))
+        seconds = f"{run['cpu_seconds']:.0f}"
+        rows.append(
+            (code(run["experiment"]), code(run["algorithm"]), str(run["seed"]), f"{run['steps']:,}", *returns, seconds)
+        )
+    head = ("Recipe", "Algorithm", "Seed", "Steps", "Return before", "Return after", "CPU seconds")
+    return table(head, rows)
+
+
 def offline() -> str:
     """Return returns and speed of implicit Q-learning beside d3rlpy's."""
     rows = []
@@ -115,6 +148,8 @@ TABLES = (
     cleanrl,
     normalised_control,
     soft_actor_critic,
+    hindsight,
+    control_recipes,
     offline,
     replay,
 )
