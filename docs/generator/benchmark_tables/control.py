@@ -100,19 +100,6 @@ def hindsight() -> str:
     return "\n\n".join(sections)
 
 
-def control_recipes() -> str:
-    """Return greedy returns of recipes before and after training."""
-    rows = []
-    for run in read("control_recipes")["runs"]:
-        returns = (f"{run[f'return_{when}']:.0f}" for when in ("before", "after"))
-        seconds = f"{run['cpu_seconds']:.0f}"
-        rows.append(
-            (code(run["experiment"]), code(run["algorithm"]), str(run["seed"]), f"{run['steps']:,}", *returns, seconds)
-        )
-    head = ("Recipe", "Algorithm", "Seed", "Steps", "Return before", "Return after", "CPU seconds")
-    return table(head, rows)
-
-
 def offline() -> str:
     """Return returns and speed of implicit Q-learning beside d3rlpy's."""
     rows = []
@@ -149,7 +136,6 @@ TABLES = (
     normalised_control,
     soft_actor_critic,
     hindsight,
-    control_recipes,
     offline,
     replay,
 )

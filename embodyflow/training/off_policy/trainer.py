@@ -229,7 +229,7 @@ class OffPolicyTrainer(FSDPTrainer):
         return ReplayBuffer.open(self._folder, shape, capacity, self._commit["buffer"])
 
     def _relabelling(self, buffer: ReplayBuffer) -> HindsightReplay | None:
-        """Return what draws relabelled transitions from a buffer; ``None`` for a run without hindsight.
+        """Return a source of relabelled transitions of a buffer; ``None`` for a run without hindsight.
 
         The first call builds an environment, whose ``compute_reward`` gives their rewards.
         """
