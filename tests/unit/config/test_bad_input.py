@@ -108,7 +108,7 @@ MISTAKES = {
     "removed key": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": (
         "experiment=embodyed",
-        "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied",
+        "experiment=embodyed: allowed are babyai, calculator, cart_pole, cartpole_swingup, drawer_open",
     ),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
     "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
