@@ -135,13 +135,16 @@ def build(config: Any) -> Any:
         "seed": config.seed,
         "device": "cpu",
     }
-    layers = [policy.hidden_size] * policy.num_layers
+    layers, kind = [policy.hidden_size] * policy.num_layers, "MlpPolicy"
+    if settings.hindsight is not None:
+        common |= hindsight_of(config)
+        kind = "MultiInputPolicy"
     if settings.name == "sac":
         networks = {"net_arch": layers, "n_critics": policy.num_critics}
-        return SAC("MlpPolicy", tau=settings.target_rate, policy_kwargs=networks, **entropy_of(config), **common)
+        return SAC(kind, tau=settings.target_rate, policy_kwargs=networks, **entropy_of(config), **common)
     if settings.name == "td3":
         networks = {"net_arch": layers, "n_critics": policy.num_critics}
-        return TD3("MlpPolicy", policy_kwargs=networks, **noise_of(config), **common)
+        return TD3(kind, policy_kwargs=networks, **noise_of(config), **common)
     contrib = importlib.import_module("sb3_contrib")
     networks = {
         "net_arch": {"pi": layers, "qf": [policy.critic_hidden_size] * policy.num_layers},
@@ -151,7 +154,16 @@ def build(config: Any) -> Any:
         "optimizer_kwargs": {"betas": (settings.adam_beta1, 0.999)},
     }
     delay = settings.policy_delay
-    return contrib.CrossQ("MlpPolicy", policy_delay=delay, policy_kwargs=networks, **entropy_of(config), **common)
+    return contrib.CrossQ(kind, policy_delay=delay, policy_kwargs=networks, **entropy_of(config), **common)
+
+
+def hindsight_of(config: Any) -> dict[str, Any]:
+    """Return the arguments for the replay buffer of hindsight experience replay."""
+    from stable_baselines3 import HerReplayBuffer
+
+    settings = config.off_policy.hindsight
+    chosen = {"n_sampled_goal": settings.ratio, "goal_selection_strategy": settings.strategy}
+    return {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": chosen}
 
 
 def entropy_of(config: Any) -> dict[str, Any]:

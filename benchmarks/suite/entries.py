@@ -153,6 +153,7 @@ _PART = "it is a part of other benchmarks, which import it"
 LEFT_OUT = {
     "agents.agent_generation": _OWN,
     "agents.agent_learning": _LEARNING,
+    "control.hindsight": _LEARNING,
     "language.algorithms": _LEARNING,
     "robots.batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,

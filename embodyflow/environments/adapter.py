@@ -85,6 +85,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     Attributes:
         num_goals: Number of initial states by split.
         instruction: Instruction of the task in English.
+        state_slices: Place in the state of each entry of the environment's own observation, by its key.
 
     Raises:
         ValueError: An argument does not fit the environment; the message names it and what is allowed.
@@ -130,8 +131,9 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._goal, self._raw = 0, None
 
     def _spaces(self) -> dict[str, gym.Space[Any]]:
-        size = sum(_size(_entry(self.inner.observation_space, key)) for key in self._state_keys)
-        spaces: dict[str, gym.Space[Any]] = {}
+        ends = np.cumsum([0, *(_size(_entry(self.inner.observation_space, key)) for key in self._state_keys)]).tolist()
+        self.state_slices = dict(zip(self._state_keys, map(slice, ends[:-1], ends[1:]), strict=True))
+        size, spaces = ends[-1], dict[str, gym.Space[Any]]()
         if size:
             spaces["state"] = Box(-np.inf, np.inf, (size,), np.float32)
         for name, source in self._images.items():

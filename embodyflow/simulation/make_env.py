@@ -26,6 +26,7 @@ from embodyflow.process.compiler import require_cpp_compiler
 from embodyflow.simulation.batched.checks import batch_sizes, check_batch, find_unrestorable_batch
 from embodyflow.simulation.dataset_match import check_dataset
 from embodyflow.simulation.env_spec import env_spec
+from embodyflow.simulation.goal_rewards import GoalRewards
 from embodyflow.simulation.member_env import MemberEnv, MemberSizes, Padding, naming_member
 from embodyflow.simulation.restorability import (
     PROBE_SEED,
@@ -132,6 +133,20 @@ def first_task(env: EnvConfig) -> str | None:
     return next(iter(env.tasks), None)
 
 
+def goal_rewards(env: EnvConfig) -> GoalRewards:
+    """Return the rewards of other goals in environments of a control job, by an environment of its own.
+
+    Raises:
+        ConfigError: The environment cannot be built here, shows no goals or has no ``compute_reward``.
+    """
+    return _goal_rewards_of(_build(env, None), env)
+
+
+def _goal_rewards_of(instance: gym.Env[Any, Any], env: EnvConfig) -> GoalRewards:
+    assert env.adapter is not None  # the configuration was refused without one
+    return GoalRewards(instance, env.adapter.success_reward)
+
+
 def check_control(config: ControlConfig) -> None:
     """Check that the environment can be built and stepped here, and that it fits the policy.
 
@@ -149,6 +164,8 @@ def check_control(config: ControlConfig) -> None:
     instance = _build(config.env, first_task(config.env))
     check_match(config.policy, instance)
     _, first = _check_step(config.env, instance)
+    if config.off_policy is not None and config.off_policy.hindsight is not None:
+        _goal_rewards_of(instance, config.env).check()
     instance.close()
     _require_restorable(config.env, {None: first}, config.rollout.env_processes)
 

@@ -80,6 +80,26 @@ def soft_actor_critic() -> str:
     return table(head, rows)
 
 
+def hindsight() -> str:
+    """Return success by steps with hindsight, without it and beside Stable-Baselines3."""
+    runs, sections = read("hindsight")["runs"], []
+    for experiment in sorted({run["experiment"] for run in runs}):
+        of_it = [run for run in runs if run["experiment"] == experiment]
+        steps = [step for step in of_it[0]["success"] if int(step) % 1000 == 0]
+        rows = [
+            (
+                run["contender"],
+                str(run["seed"]),
+                *(f"{run['success'][step]:.2f}" for step in steps),
+                f"{run['cpu_seconds']:.0f}",
+            )
+            for run in of_it
+        ]
+        head = (code(experiment), "Seed", *(f"{int(step):,} steps" for step in steps), "CPU seconds")
+        sections.append(table(head, rows))
+    return "\n\n".join(sections)
+
+
 def offline() -> str:
     """Return returns and speed of implicit Q-learning beside d3rlpy's."""
     rows = []
@@ -115,6 +135,7 @@ TABLES = (
     cleanrl,
     normalised_control,
     soft_actor_critic,
+    hindsight,
     offline,
     replay,
 )

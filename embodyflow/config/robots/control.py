@@ -13,6 +13,7 @@ from embodyflow.config.robots.environment import (
     check_memory_limit,
     unrestorable_tasks,
 )
+from embodyflow.config.robots.hindsight import check_hindsight
 from embodyflow.config.robots.off_policy import LearnerConfig, check_off_policy
 from embodyflow.config.robots.traced_steps import what_prevents_compiled_updates, what_prevents_tracing
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
@@ -115,6 +116,12 @@ class ControlConfig(RunConfig):
         if self.off_policy is not None:
             check_off_policy(self.off_policy, self.policy, self.algorithm, self.trainer)
             check_training(self.policy, needs_critic="off_policy", has_demonstrations=False)
+            if self.off_policy.hindsight is not None:
+                check_hindsight(
+                    self.env,
+                    num_return_steps=self.off_policy.num_return_steps,
+                    has_demonstrations=self.off_policy.demonstrations is not None,
+                )
         elif self.policy.off_policy is not None:
             raise ValueError(
                 f"policy.name={self.policy.name}: needs off_policy (algorithm={self.policy.off_policy}); allowed "

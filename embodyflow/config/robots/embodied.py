@@ -231,6 +231,11 @@ class EmbodiedConfig(GroupedConfig):
                 "off_policy.demonstrations: must be null with job=embodied, whose demonstrations are those of "
                 "warm_start"
             )
+        if self.off_policy.hindsight is not None:
+            raise ValueError(
+                "off_policy.hindsight: must be null with job=embodied, whose transitions are chunks with the success "
+                "of an episode as reward; allowed is a control job"
+            )
         if isinstance(self.off_policy, SteeringConfig):
             correlation = self.rollout.chunk_correlation
             check_steering(self.policy, has_warm_start=self.warm_start is not None, chunk_correlation=correlation)

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, FunctionName, PositiveFloat, PositiveInt
+from embodyflow.config.robots.hindsight import HindsightConfig
 from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.policies.policy_config import ActingPolicyConfig
@@ -48,6 +49,8 @@ class OffPolicyConfig(Config):
             draws from none.
         potential: Function ``module:function`` of states that shapes the rewards; see
             :mod:`embodyflow.training.off_policy.shaping`.
+        hindsight: Relabelling of transitions with goals that their episodes achieved; ``null`` keeps all goals as they
+            are. Control jobs only.
         episode_trainer: Engine of the trainer group in an embodied job.
     """
 
@@ -63,6 +66,7 @@ class OffPolicyConfig(Config):
     replay_capacity: PositiveInt = 1_000_000
     demonstrations: str | None = None
     potential: FunctionName | None = None
+    hindsight: HindsightConfig | None = None
 
     @field_validator("demonstrations")
     @classmethod

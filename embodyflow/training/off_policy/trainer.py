@@ -19,9 +19,12 @@ from embodyflow.policies.base import ActionCritics
 from embodyflow.policies.policy_registry import build_critic
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_rng
+from embodyflow.simulation.goal_rewards import GoalRewards
+from embodyflow.simulation.make_env import goal_rewards
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
+from embodyflow.training.off_policy.replay.hindsight import HindsightReplay
 from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
 from embodyflow.training.off_policy.replay.segments import STATE_FILE
 from embodyflow.training.off_policy.shaping import Shaping
@@ -60,6 +63,8 @@ class OffPolicyTrainer(FSDPTrainer):
         self._commit: dict[str, Any] | None = None  # of the buffer to open
         self._opened: ReplayBuffer | None = None
         self._demonstrations: ReplayBuffer | None = None
+        self._goals: GoalRewards | None = None
+        self._hindsight: HindsightReplay | None = None  # of the opened buffer
         # Oldest transition that each of the last commits needs, as far as the run may return to them.
         self._needed: deque[int] = deque(maxlen=self.config.kept_checkpoints + 1)
 
@@ -88,6 +93,7 @@ class OffPolicyTrainer(FSDPTrainer):
         """
         if self._opened is None:
             self._opened = self._open()
+            self._hindsight = self._relabelling(self._opened)
         return self._opened
 
     def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
@@ -120,7 +126,13 @@ class OffPolicyTrainer(FSDPTrainer):
         """
         settings, stored = self._settings, len(self.replay)
         due = range(settings.num_updates(self._stored_before), settings.num_updates(stored))
-        return self._take(due, draws, iteration, lambda *sizes: draw(self.replay, self._demonstrations, *sizes))
+        return self._take(due, draws, iteration, self._draw)
+
+    def _draw(self, rng: np.random.Generator, size: int, num_steps: int, gamma: float) -> Transitions:
+        """Draw a batch; see :meth:`ReplayBuffer.sample`."""
+        if self._hindsight is not None:
+            return self._hindsight.sample(rng, size, gamma)  # of single steps, which the configuration requires
+        return draw(self.replay, self._demonstrations, rng, size, num_steps, gamma)
 
     def train_offline(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
         """Take the updates of an iteration without new transitions, from demonstrations alone; see :meth:`train`."""
@@ -215,6 +227,25 @@ class OffPolicyTrainer(FSDPTrainer):
         if self._commit["demonstrations"] != self._demonstrated():
             raise DamageError(f"{self._demonstrations_folder}: is not what it was when the run began")
         return ReplayBuffer.open(self._folder, shape, capacity, self._commit["buffer"])
+
+    def _relabelling(self, buffer: ReplayBuffer) -> HindsightReplay | None:
+        """Return a source of relabelled transitions of a buffer; ``None`` for a run without hindsight.
+
+        The first call builds an environment, whose ``compute_reward`` gives their rewards.
+        """
+        settings = self._settings.hindsight
+        if settings is None:
+            return None
+        if self._goals is None:
+            self._goals = goal_rewards(self.config.env)
+        return HindsightReplay(buffer, self._goals, settings)
+
+    def close(self) -> None:
+        """Close the environment that gives rewards, and leave the process group."""
+        if self._goals is not None:
+            self._goals.close()
+            self._goals = None
+        super().close()
 
     @property
     def _demonstrations_folder(self) -> Path | None:

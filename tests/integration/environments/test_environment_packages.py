@@ -175,6 +175,24 @@ def test_check_env_accepts_it(case: Case) -> None:
     assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
 
 
+RECIPES = {"fetch_reach": "gymnasium_robotics", "panda_reach": "panda_gym", "cartpole_swingup": "shimmy"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
+    require_package(RECIPES[recipe])
+    words = [f"experiment={recipe}", "off_policy.random_transitions=50", "policy.hidden_size=16"]
+    subject = Subject(configuration(None, words))
+    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
+    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    run = InProcessRun(words)
+    run.warm_start()
+    metrics = [run.iterate(iteration) for iteration in (1, 2)]
+    assert metrics[-1]["train/optimizer_steps"] == 50 and all(map(math.isfinite, metrics[-1].values()))
+    run.trainer.close()
+    run.rollout.close()
+
+
 def test_rows_equal_a_plain_loop(case: Case, run: InProcessRun) -> None:
     with closing(plain(case)) as env:
         if case.is_control:

@@ -13,6 +13,7 @@ WORDS = {
     "embodied": (),
     "calculator": (),
     "half_cheetah": ("algorithm=sac",),
+    "fetch_reach": (),
     "cart_pole": (),
     "mixed": ("policy.state_dim=36", "policy.action_dim=4", "policy.member_action_dims=[4,4,2]"),
     "push": ("algorithm=rlpd", "policy.state_dim=30", "policy.action_dim=4"),

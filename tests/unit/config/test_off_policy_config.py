@@ -55,6 +55,11 @@ MISTAKES = {
     "experiment=push algorithm=rlpd warm_start=null": (
         "warm_start=null: must be set with off_policy, which draws from its demonstrations"
     ),
+    "experiment=push algorithm=rlpd off_policy.hindsight.ratio=4": (
+        "off_policy.hindsight: must be null with job=embodied, whose transitions are chunks"
+    ),
+    f"{PENDULUM} off_policy.hindsight.ratio=4": "env.adapter=null: must be set with off_policy.hindsight, so that the",
+    f"{PENDULUM} algorithm=td3 off_policy.hindsight.strategy=final": "env.adapter=null: must be set with",
     "experiment=push policy=mlp_chunks": "policy.name=mlp_chunks: needs off_policy (algorithm=rlpd)",
     "experiment=mt10 algorithm=rlpd": (
         "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are 10"

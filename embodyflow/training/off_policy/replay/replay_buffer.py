@@ -164,6 +164,10 @@ class ReplayBuffer:
         columns = (_tensor(first["state"]), _tensor(first["action"]), returns, discounts, _tensor(last["next_state"]))
         return Transitions(*columns)
 
+    def read(self, indices: Array) -> Array:
+        """Return copies of the transitions with these indices, int64 ``[n]``, as records of ``shape.record``."""
+        return self._segments.read(indices)
+
     def columns(self) -> dict[str, Array]:
         """Return all transitions by column, as :meth:`append` takes them."""
         records = self._segments.read(np.arange(self._segments.first, len(self)))
@@ -198,6 +202,13 @@ def draw(
         return buffer.sample(rng, size, num_steps, gamma)
     own = buffer.sample(rng, size - size // 2, num_steps, gamma)
     return own.with_demonstrations(demonstrations.sample(rng, size // 2, num_steps, gamma))
+
+
+def of_records(records: Array, gamma: float) -> Transitions:
+    """Return single steps ``[B]``, records of :attr:`Shape.record`, as a batch of transitions."""
+    discounts = torch.full((len(records),), gamma).masked_fill(_tensor(records["terminated"]), 0.0)
+    columns = {name: _tensor(records[name]) for name in ("state", "action", "reward", "next_state")}
+    return Transitions(columns["state"], columns["action"], columns["reward"], discounts, columns["next_state"])
 
 
 def _tensor(column: Array) -> torch.Tensor:

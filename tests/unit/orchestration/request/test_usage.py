@@ -15,7 +15,7 @@ def test_parameters_are_listed_with_their_descriptions() -> None:
     lines = usage(grpo, "Others are overrides.").splitlines()
     assert lines[0] == "usage: python -m flows.grpo [key=value …]"
     assert any(line.startswith("  experiment  Experiment, a file in configs/experiment") for line in lines)
-    assert "drawer_open, embodied, gemma_sums, gsm8k" in " ".join(usage(grpo, "").split())
+    assert "drawer_open, embodied, fetch_reach, gemma_sums, gsm8k" in " ".join(usage(grpo, "").split())
     assert any(line.startswith("  resume      run_id of a run to resume from its last commit") for line in lines)
     assert lines[-1] == "Others are overrides."
     assert not any(line.startswith("  overrides") for line in lines)
