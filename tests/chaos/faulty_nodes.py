@@ -98,6 +98,10 @@ def _watch_commits(worker: Any) -> None:
         worker.save = save_with_faults
 
 
+SLOWING_DOWN = threading.Lock()
+"""Nodes may run in several threads, and an import of transformers fails beside another one."""
+
+
 @functools.cache
 def _slow_down() -> None:
     """Let each pass of a rollout worker take as long as the environment says, so that versions come within rows."""
@@ -119,7 +123,8 @@ def _faulty(name: str) -> Any:
 
     @functools.wraps(function)
     def run(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-        _slow_down()
+        with SLOWING_DOWN:
+            _slow_down()
         _watch_commits(worker)
         _inject_faults(call, worker)
         output: NodeOutput = function(batch, config, worker=worker, call=call, **kwargs)
