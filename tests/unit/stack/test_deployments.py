@@ -203,7 +203,8 @@ def test_the_offer_to_resume_a_run_names_a_command_that_can(
     run = tmp_path / "runs" / "mine"
     (run / "checkpoints" / "iteration-000002").mkdir(parents=True)
     (run / "ledger.jsonl").touch()
-    (run / "config.yaml").write_text(yaml.safe_dump({"flow": flow, "experiment": experiment, "iterations": 9}))
+    config = {"flow": flow, "experiment": experiment, "iterations": 9, "job": "embodied"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert up._resume_commands(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]
 
 
