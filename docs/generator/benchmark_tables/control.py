@@ -12,7 +12,11 @@ SAC_CONTENDERS = ("embodyflow", "stable-baselines3")
 def control() -> str:
     """Return returns and speed beside Stable-Baselines3."""
     rows = []
-    reports = {"": read("ppo_control"), ", compiled": read("ppo_control_compiled")}
+    reports = {
+        "": read("ppo_control"),
+        ", compiled": read("ppo_control_compiled"),
+        ", compiled, 25 iterations per commit": read("ppo_control_commits"),
+    }
     for how, report in reports.items():
         for name, each in report["comparisons"].items():
             ours, theirs = (_mean(each["final_returns"][who]) for who in ("embodyflow", "stable-baselines3"))
