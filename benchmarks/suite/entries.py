@@ -189,6 +189,7 @@ LEFT_OUT = {
     "operations.retention": _FAULTS,
     "operations.copied_runs": _PART,
     "operations.evictions": _FAULTS,
+    "operations.requeues": _FAULTS,
     "operations.full_database": "it times Prefect's server with much in its database; no peer runs in it",
     "operations.queued_runs": _FAULTS,
     "robots.rlpd": _LEARNING,

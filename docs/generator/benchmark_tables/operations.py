@@ -38,6 +38,22 @@ def evictions() -> str:
     return table(("What", "Found"), rows)
 
 
+def requeues() -> str:
+    """Return the outcomes of random requeues of a Slurm job."""
+    report = read("requeues")
+    seen = report["requeues"]
+    ways = [each["way"] for each in seen]
+    progress = sum(each["iterations"][1] > each["iterations"][0] for each in seen)
+    rows = [
+        ("requeues after a signal, and as at a preemption", f"{ways.count('signal')}, {ways.count('preemption')}"),
+        ("requeues before the job's first commit, and later ones", f"{len(seen) - progress}, {progress}"),
+        ("same weights after each iteration", "yes" if report["same_weights"] else "**no**"),
+        ("state of the job at the end", code(report["state"])),
+        ("processes left after a requeue, and at the end", f"{sum(each['left'] for each in seen)}, {report['left']}"),
+    ]
+    return table(("What", "Found"), rows)
+
+
 def queued_runs() -> str:
     """Return how queued flow runs of a work pool with a limit were scheduled."""
     report = read("queued_runs")
@@ -137,6 +153,7 @@ def slow_link() -> str:
 TABLES = (
     faults,
     evictions,
+    requeues,
     queued_runs,
     health,
     false_alarms,
