@@ -15,9 +15,6 @@ Runs are added to ``benchmarks/results/hindsight.json``, where they replace runs
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -27,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import ROOT
+from benchmarks.control.contenders import Contender, facts_of, parse
 from benchmarks.control.off_policy import build
 from benchmarks.control.ppo_control import runs_in, with_run
 
@@ -130,7 +128,7 @@ def stable_baselines3(words: list[str]) -> dict[str, Any]:
     return {"success": success.rates, "updates": model._n_updates, "cpu_seconds": success.cpu_seconds}
 
 
-CONTENDERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+CONTENDERS: dict[str, Contender] = {
     "embodyflow": ours,
     "embodyflow without hindsight": without_hindsight,
     "stable-baselines3": stable_baselines3,
@@ -140,11 +138,7 @@ CONTENDERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
 def measure(name: str, experiment: str, seed: int, words: list[str]) -> dict[str, Any]:
     """Run one contender with one seed in a process of its own."""
     chosen = [f"experiment={experiment}", f"seed={seed}", *words]
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "answer.json")
-        command = [sys.executable, "-m", "benchmarks.control.hindsight", "--contender", name, "--answer", str(answer)]
-        subprocess.run([*command, *chosen], cwd=ROOT, check=True)
-        facts = json.loads(answer.read_text())
+    facts = facts_of("benchmarks.control.hindsight", name, chosen)
     facts["cpu_seconds"] = round(facts["cpu_seconds"], 1)
     return {"contender": name, "experiment": experiment, "seed": seed, **facts}
 
@@ -152,15 +146,9 @@ def measure(name: str, experiment: str, seed: int, words: list[str]) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="fetch_reach")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--contender", choices=list(CONTENDERS), help=argparse.SUPPRESS)
-    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
-    arguments, words = parser.parse_known_args()
-    if arguments.contender:
-        arguments.answer.write_text(json.dumps(CONTENDERS[arguments.contender](words)))
-        return
+    arguments, words = parse(parser, CONTENDERS)
     if words and arguments.output == RESULTS:
         parser.error(f"{' '.join(words)}: needs --output, since the results are those of the experiments as they are")
     runs = runs_in(arguments.output)

@@ -20,18 +20,15 @@ import argparse
 import importlib
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.commands import ROOT
+from benchmarks.control.contenders import Contender, facts_of, parse
 from benchmarks.control.ppo_control import draw, runs_in, with_run, write
 
 RESULTS, PICTURE = ROOT / "benchmarks/results/off_policy.json", ROOT / "docs/images/off_policy.png"
@@ -189,7 +186,7 @@ def noise_of(config: Any) -> dict[str, Any]:
     }
 
 
-CONTENDERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+CONTENDERS: dict[str, Contender] = {
     "embodyflow": ours,
     "stable-baselines3": stable_baselines3,
 }
@@ -199,20 +196,7 @@ def measure(name: str, experiment: str, steps: int, seed: int, words: list[str])
     """Run one contender with one seed in a process of its own."""
     size = 50  # steps of an iteration, those of the recipe
     chosen = [*EXPERIMENTS[experiment], f"iterations={steps // size}", f"seed={seed}", *words]
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "answer.json")
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.control.off_policy",
-            "--contender",
-            name,
-            "--answer",
-            str(answer),
-            *chosen,
-        ]
-        subprocess.run(command, cwd=ROOT, check=True)
-        facts = json.loads(answer.read_text())
+    facts = facts_of("benchmarks.control.off_policy", name, chosen)
     return {
         "contender": name,
         "experiment": experiment,
@@ -268,14 +252,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", choices=list(EXPERIMENTS), default="pendulum")
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--contender", choices=list(CONTENDERS), help=argparse.SUPPRESS)
-    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
-    arguments, words = parser.parse_known_args()
-    if arguments.contender:
-        arguments.answer.write_text(json.dumps(CONTENDERS[arguments.contender](words)))
-        return
+    arguments, words = parse(parser, CONTENDERS)
     runs = runs_in(arguments.output)
     keys = ("contender", "experiment", "seed")
     for seed in arguments.seeds:

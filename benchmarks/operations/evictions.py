@@ -10,15 +10,10 @@ after each eviction, and compares the weights of every iteration with those of a
 """
 
 import argparse
-import json
 import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from benchmarks.commands import ROOT, find_test_modules
@@ -28,8 +23,10 @@ find_test_modules()
 from local_stack import Project  # noqa: E402
 from pods import FlowRun, evict  # noqa: E402
 from servers import prefect_server  # noqa: E402
-from small_runs import SMALL_SAC, Runs, training_records  # noqa: E402
+from small_runs import SMALL_SAC, Runs  # noqa: E402
 from waiting import eventually  # noqa: E402
+
+from benchmarks.operations.interruptions import has_same_weights, interrupt, report, train_undisturbed  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/evictions.json"
 SECONDS = (1.0, 40.0)
@@ -99,34 +96,24 @@ class Pods:
         return int(found[-1].name.rpartition("-")[2]) if found else 0
 
 
-def digests(runs: Runs, run_id: str) -> list[str]:
-    """Return the digests of the weights after each iteration."""
-    return [str(record["weights_digest"]) for record in training_records(runs.records(run_id))]
-
-
 def watch(folder: Path, num_evictions: int, iterations: int, seed: int) -> dict[str, Any]:
     """Evict the pods of one flow run, let the last one finish, and compare the run with an undisturbed one."""
     with prefect_server(folder) as api_url:
         runs = Runs(folder, api_url)
-        runs.start(
-            *SMALL_SAC, f"iterations={iterations}", "seed=1", f"run_root={runs.root}", "run_id=undisturbed", flow="sac"
-        ).communicate()
+        train_undisturbed(runs, iterations)
         project = Project(folder / "project", trains=True)
         flow_run = FlowRun(project, api_url, "evicted", iterations, "sac/pendulum", SMALL_SAC[1:])
         pods = Pods(flow_run, project, project.root / "runs" / "evicted", folder)
-        rng, seen = np.random.default_rng(seed), list[dict[str, Any]]()
-        for number in range(1, num_evictions + 1):
-            facts = pods.evict(float(rng.uniform(*SECONDS)), overlaps=number % OVERLAP_EVERY == 0)
-            if facts is None:
-                break
-            seen.append(facts)
-            print(json.dumps(facts), flush=True)
+
+        def evict_once(index: int, wait: float) -> dict[str, Any] | None:
+            return pods.evict(wait, overlaps=(index + 1) % OVERLAP_EVERY == 0)
+
+        seen = interrupt(evict_once, num_evictions, SECONDS, seed)
         pods.finish()
-        evicted, expected = Runs(project.root), digests(runs, "undisturbed")
         return {
             "iterations": iterations,
             "state": flow_run.state(),
-            "same_weights": digests(evicted, "evicted") == expected and len(set(expected)) == iterations,
+            "same_weights": has_same_weights(Runs(project.root), "evicted", runs, iterations),
             "left": project.processes(),
             "evictions": seen,
         }
@@ -139,13 +126,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        result = watch(Path(folder), arguments.evictions, arguments.iterations, arguments.seed)
-        result["minutes"] = round((time.perf_counter() - started) / 60, 1)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
-    sys.exit(not result["same_weights"])
+    report(lambda folder: watch(folder, arguments.evictions, arguments.iterations, arguments.seed), arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,9 @@ again, and compares the weights of every iteration with those of an undisturbed 
 """
 
 import argparse
-import json
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks.commands import ROOT, find_test_modules
 
@@ -28,7 +23,7 @@ from slurm import Slurm, is_installed, slurm  # noqa: E402
 from small_runs import SMALL_SAC, Runs  # noqa: E402
 from waiting import eventually  # noqa: E402
 
-from benchmarks.operations.evictions import digests  # noqa: E402
+from benchmarks.operations.interruptions import has_same_weights, interrupt, report, train_undisturbed  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/requeues.json"
 RUN_ID = "requeued"
@@ -96,22 +91,15 @@ def watch(folder: Path, num_requeues: int, iterations: int, seed: int) -> dict[s
     """Requeue one job, let it finish, and compare its run with an undisturbed one."""
     (folder / "slurm").mkdir()
     runs = Runs(folder)
-    words = (*SMALL_SAC, f"iterations={iterations}", "seed=1", f"run_root={runs.root}", "run_id=undisturbed")
-    runs.start(*words, flow="sac").communicate()
+    train_undisturbed(runs, iterations)
     with slurm(folder / "slurm") as cluster:
-        job, rng, seen = Job(cluster, runs, iterations), np.random.default_rng(seed), list[dict[str, Any]]()
-        for number in range(num_requeues):
-            facts = job.requeue(list(WAYS)[number % len(WAYS)], float(rng.uniform(*SECONDS)))
-            if facts is None:
-                break
-            seen.append(facts)
-            print(json.dumps(facts), flush=True)
+        job, ways = Job(cluster, runs, iterations), list(WAYS)
+        seen = interrupt(lambda index, wait: job.requeue(ways[index % len(ways)], wait), num_requeues, SECONDS, seed)
         job.finish()
-        expected = digests(runs, "undisturbed")
         return {
             "iterations": iterations,
             "state": job.state(),
-            "same_weights": digests(runs, RUN_ID) == expected and len(set(expected)) == iterations,
+            "same_weights": has_same_weights(runs, RUN_ID, runs, iterations),
             "left": len(runs.processes()),
             "requeues": seen,
         }
@@ -126,13 +114,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not is_installed():
         sys.exit("needs Debian's packages slurmctld, slurmd and slurm-client")
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        result = watch(Path(folder), arguments.requeues, arguments.iterations, arguments.seed)
-        result["minutes"] = round((time.perf_counter() - started) / 60, 1)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
-    sys.exit(not result["same_weights"])
+    report(lambda folder: watch(folder, arguments.requeues, arguments.iterations, arguments.seed), arguments.out)
 
 
 if __name__ == "__main__":

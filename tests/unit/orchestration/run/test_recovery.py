@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from counting_run import begin, iterate, leave_flows, run_in, work_of
 
+from embodyflow.config import RunConfig
 from embodyflow.errors import (
     DamageError,
     NodeTimeoutError,
@@ -17,6 +20,7 @@ from embodyflow.errors import (
 )
 from embodyflow.orchestration.evaluation.between_iterations import BetweenIterations
 from embodyflow.orchestration.run import recovery
+from embodyflow.orchestration.run.iterations import nodes
 from embodyflow.orchestration.run.iterations.turns import Turns
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.ray_nodes import ClusterWatch
@@ -100,6 +104,32 @@ def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:
     (folder.checkpoints.folder(0) / "commit.json").write_text("{")
     with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is missing or damaged"):
         recovery.newest_intact_commit(run)
+
+
+def test_rows_that_a_lost_version_sampled_are_made_again(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run may train version 2 with another learning rate, so the rows that it sampled must not stay."""
+    leave_flows(monkeypatch)
+    config = tiny_config(f"run_root={tmp_path}", "run_id=mine", "iterations=3")
+
+    async def live(run: Any) -> None:
+        await begin(run)
+        for index in (1, 2):
+            await iterate(run, index)
+            run.turns.mark_finished(index)
+        await nodes._run_or_recall(work_of(run, 3), [])
+        await run.stages.drain()
+
+    async def resume(run: Any) -> None:
+        assert await run.stages.recall(run.session, work_of(run, 3)) is not None
+        assert await recovery.restore(run) == 1
+        assert await run.stages.recall(run.session, work_of(run, 3)) is None
+
+    asyncio.run(live(run_in(RunFolder.create(config), config)))
+    folder = RunFolder(config.run_dir)
+    folder.checkpoints.drop(2)  # as after a power failure before the checkpoint was on disk
+    asyncio.run(resume(run_in(folder, config)))
 
 
 @pytest.mark.parametrize(
