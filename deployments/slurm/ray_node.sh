@@ -21,9 +21,23 @@ else
     until (exec 3<>"/dev/tcp/${head%:*}/${head##*:}") 2>/dev/null; do sleep 1; done
     role=(--address="$head")
 fi
-ray start "${role[@]}" --block --node-ip-address="$address" --num-cpus="$SLURM_CPUS_ON_NODE" \
-    --temp-dir="$folder/ray" --disable-usage-stats --dashboard-agent-listen-port=0 --metrics-export-port=0 \
-    --min-worker-port=0 --max-worker-port=0 &
-ray=$!
-trap 'kill -TERM "$ray"' TERM
-wait "$ray" || wait "$ray" || true # SIGTERM interrupts the first one
+stopped='' ray=''
+stop() {
+    stopped=1
+    [[ ! $ray ]] || kill -TERM "$ray"
+}
+trap stop TERM
+
+# Ray gives up if its own processes take long to answer, as on a busy machine. A run goes on without a node that dies, and
+# uses it when it is back.
+for _ in {1..3}; do
+    ray start "${role[@]}" --block --node-ip-address="$address" --num-cpus="$SLURM_CPUS_ON_NODE" \
+        --temp-dir="$folder/ray" --disable-usage-stats --dashboard-agent-listen-port=0 --metrics-export-port=0 \
+        --min-worker-port=0 --max-worker-port=0 &
+    ray=$!
+    wait "$ray" || wait "$ray" || true # SIGTERM interrupts the first one
+    [[ ! $stopped && $SLURM_PROCID != 0 ]] || break
+done
+if [[ ! $stopped && $SLURM_PROCID = 0 ]]; then # without a head the others would wait for it
+    scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"
+fi

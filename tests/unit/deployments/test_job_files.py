@@ -54,7 +54,7 @@ def test_a_job_is_requeued_and_told_before_its_time_limit() -> None:
 
 def test_commands_and_settings_of_the_slurm_job_exist() -> None:
     node = (SLURM / "ray_node.sh").read_text()
-    [start] = re.findall(r"^ray start (.*?) &$", node, re.MULTILINE | re.DOTALL)
+    [start] = re.findall(r"^ *ray start (.*?) &$", node, re.MULTILINE | re.DOTALL)
     roles = re.findall(r"role=\((.*)\)", node)
     assert len(roles) == 2
     for role in roles:
