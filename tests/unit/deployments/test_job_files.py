@@ -88,7 +88,7 @@ def test_a_job_requeues_itself_if_only_a_signal_ended_its_run(
     programs = {
         "scontrol": 'echo "$@" >>calls; echo "NodeAddr=127.0.0.1"',
         "scancel": 'echo "scancel $@" >>calls; kill $(cat srun.pid)',
-        "squeue": f"echo {state}",
+        "squeue": f"[[ -e asked ]] || {{ touch asked; exit 1; }}; echo {state}",  # the controller is busy at first
         "srun": "echo $$ >srun.pid; exec sleep 60",
         "python": f"""case "$*" in
             *secrets*) echo secret 1 2;;
