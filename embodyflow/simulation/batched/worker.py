@@ -86,6 +86,7 @@ class BatchGroup(EnvGroup):
             facts = BatchFacts(self._batch.num_envs, mode, *spaces)
         self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode.DISABLED  # the caller refuses others
         self._over, self._lengths = np.zeros(num_lanes, np.bool_), np.zeros(num_lanes, np.int64)
+        self._all, self._all_places = list(range(num_lanes)), slice(num_lanes)
         return facts
 
     def reset(
@@ -119,43 +120,53 @@ class BatchGroup(EnvGroup):
     def step(self, indices: Sequence[int]) -> None:
         """Execute one action in every lane and write the results of ``indices``."""
         try:
-            self._step(list(indices))
+            self._step(indices)
         except Exception as error:
             raise EnvError(None, traceback.format_exc()) from error
         self._require_finite(indices, "a reward", self._buffers.rewards)
         self._require_finite_observation(indices)
 
-    def _step(self, chosen: list[int]) -> None:
-        others = ~self._mask(chosen)
+    def _step(self, indices: Sequence[int]) -> None:
         actions = self._buffers.actions[:, 0].copy()
-        actions[others] = actions[chosen[0]]
-        if self._mode is AutoresetMode.DISABLED and (stopped := np.flatnonzero(others & self._over)).size:
-            self._reset(stopped.tolist(), [0] * stopped.size)
-        idle = self._over & (self._mode is AutoresetMode.NEXT_STEP)  # this step only resets these lanes
+        if len(indices) < len(actions):
+            self._fill(actions, indices)
+        idle = self._over if self._mode is AutoresetMode.NEXT_STEP else None  # this step only resets these lanes
         observation, *answers, infos = self._batch.step(actions)
         rewards, terminated, truncated = (self._one_per_lane(answer) for answer in answers)
         self._observation = self._arrays(observation)
         self._over = (terminated | truncated).astype(np.bool_)
-        self._count(chosen, idle)
-        buffers = self._buffers
-        self._write(chosen, self._ends(infos))
-        buffers.rewards[chosen, 0] = np.where(idle, 0, rewards)[chosen]
+        self._lengths += 1
+        if idle is not None:
+            self._lengths[idle] = 0
+        self._end_episodes(indices)
+        buffers, chosen = self._buffers, self._places(indices)
+        self._write(indices, self._ends(infos))
+        buffers.rewards[chosen, 0] = rewards[chosen]
         buffers.terminated[chosen], buffers.truncated[chosen] = terminated[chosen], truncated[chosen]
-        buffers.num_steps[chosen] = ~idle[chosen]
+        buffers.num_steps[chosen] = 1
+        if idle is not None:
+            buffers.rewards[idle], buffers.num_steps[idle] = 0, 0
 
-    def _count(self, chosen: list[int], idle: Flags) -> None:
-        """Count the steps of each lane's episode.
+    def _fill(self, actions: Array, indices: Sequence[int]) -> None:
+        """Give the lanes that a step does not name an action of one that it names; reset those that need it."""
+        others = ~self._mask(indices)
+        actions[others] = actions[indices[0]]
+        if self._mode is AutoresetMode.DISABLED and (stopped := np.flatnonzero(others & self._over)).size:
+            self._reset(stopped.tolist(), [0] * stopped.size)
+
+    def _end_episodes(self, indices: Sequence[int]) -> None:
+        """Forget the lengths of episodes that ended.
 
         Raises:
             ValueError: An episode is longer than ``max_steps``.
         """
-        self._lengths = np.where(idle, 0, self._lengths + 1)
-        too_long = np.flatnonzero(self._mask(chosen) & ~self._over & (self._lengths >= self._source.max_steps))
-        if too_long.size:
-            raise ValueError(
-                f"env.max_steps={self._source.max_steps}: the episode of lane {too_long[0]} goes on after as many "
-                "steps; a batch must truncate its episodes itself"
-            )
+        if self._lengths.max() >= self._source.max_steps:
+            late = self._mask(indices) & ~self._over & (self._lengths >= self._source.max_steps)
+            if late.any():
+                raise ValueError(
+                    f"env.max_steps={self._source.max_steps}: the episode of lane {late.argmax()} goes on after as "
+                    "many steps; a batch must truncate its episodes itself"
+                )
         self._lengths[self._over] = 0
 
     def _ends(self, infos: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -199,7 +210,7 @@ class BatchGroup(EnvGroup):
         return mask
 
     def _write(self, indices: Sequence[int], observation: Mapping[str, Array]) -> None:
-        chosen = list(indices)
+        chosen = self._places(indices)
         for name, rows in self._buffers.observation.items():
             rows[chosen] = observation[name][chosen]
 
