@@ -7,7 +7,7 @@ Words, units, markup and punctuation may. Signs, letters and words that make ano
 import re
 import unicodedata
 
-from embodyflow.rewards.functions.units import is_known
+from embodyflow.rewards.functions.units import NUMBER_WORDS, is_known
 
 # Commands, tags and signs that only set text, in LaTeX, HTML and special tokens; and the sign of degrees.
 _MARKUP = re.compile(
@@ -16,13 +16,7 @@ _MARKUP = re.compile(
     r"|<[/|]?[a-zA-Z_]+[ /|]*>"
 )
 _COMMAND = re.compile(r"\\[a-zA-Z]")
-_NUMBER_WORD = re.compile(
-    r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)s?)\b",
-    re.IGNORECASE,
-)
-"""Words that count as a second number, as its digits do. ``One`` is often no number."""
-
+_NUMBER_WORD = re.compile(rf"\b(?:{NUMBER_WORDS})\b", re.IGNORECASE)
 _DENIED = re.compile(
     r"\b(?:minus|neg|negative|not|never|neither|cannot|(?:less|fewer|more|greater|larger|smaller) than"
     r"|at (?:least|most))\b|n['’]t\b|[<>≤≥≠±⁻]|!=|\+/-|\\(?:pm|mp|neg|ne|le|ge|lt|gt)(?![a-z])|&[lg]t;",
