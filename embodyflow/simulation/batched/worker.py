@@ -136,12 +136,36 @@ class BatchGroup(EnvGroup):
         rewards, terminated, truncated = (self._one_per_lane(answer) for answer in answers)
         self._observation = self._arrays(observation)
         self._over = (terminated | truncated).astype(np.bool_)
+        self._check_mode(infos, rewards, idle)
         self._count(chosen, idle)
         buffers = self._buffers
         self._write(chosen, self._ends(infos))
         buffers.rewards[chosen, 0] = np.where(idle, 0, rewards)[chosen]
         buffers.terminated[chosen], buffers.truncated[chosen] = terminated[chosen], truncated[chosen]
         buffers.num_steps[chosen] = ~idle[chosen]
+
+    def _check_mode(self, infos: Mapping[str, Any], rewards: Array, idle: Flags) -> None:
+        """Check that the batch resets lanes as its ``autoreset_mode`` says.
+
+        Otherwise first observations would pass for the last ones of an episode, and transitions for resets.
+
+        Args:
+            infos: Infos of the step.
+            rewards: Reward of each lane.
+            idle: Lanes that the step only reset.
+
+        Raises:
+            ValueError: It does not.
+        """
+        said = f"autoreset_mode={self._mode.value}: the batch does not reset itself as it says: "
+        if self._mode is not AutoresetMode.SAME_STEP and self._over.any() and "final_obs" in infos:
+            raise ValueError(f"{said}the infos of a step that ends an episode have 'final_obs', as only SameStep does")
+        wrong = np.flatnonzero(idle & (self._over | (rewards != 0)))
+        if wrong.size:
+            raise ValueError(
+                f"{said}the step after an end only resets lane {wrong[0]}, so its reward must be 0 and its flags "
+                f"false; the reward is {float(rewards[wrong[0]]):g}"
+            )
 
     def _count(self, chosen: list[int], idle: Flags) -> None:
         """Count the steps of each lane's episode.
