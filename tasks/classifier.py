@@ -1,5 +1,6 @@
 """The node that rewards episodes by a success classifier, where the environment tells the success of a few."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,19 @@ from embodyflow.rewards.progress.episode_embeddings import build_embedding
 from embodyflow.rewards.progress.success_classifier import (
     area_under_roc,
     draw_labelled,
+    has_one_outcome,
     rewards_of,
     train_classifier,
 )
 from embodyflow.types import Batch, NodeOutput
 from tasks.progress import gathered
+
+logger = logging.getLogger(__name__)
+
+_UNTRAINED = (
+    "the classifier cannot tell episodes apart and all of them get that reward; label more with "
+    "classifier.labelled_share, or give the warm start demonstrations"
+)
 
 
 @node(reads=("uid", "env_task_id", "success", "loss_mask"), writes=("scores",))
@@ -34,6 +43,9 @@ def classify_success(
     these, on those of the iterations before, and on the demonstrations of the warm start, which are successes. The
     labelled episodes of the iterations before come from a file of the run, of which each iteration writes its own, so a
     repeated iteration finds the same ones. Every rank trains the same classifier on the labelled episodes of all ranks.
+
+    Where all known episodes have one outcome, a classifier would learn that outcome from noise. Every episode then gets
+    the reward of that outcome, so no advantage comes from it, with a warning and the metric ``classifier/one_outcome``.
 
     The success of the other episodes enters metrics alone.
 
@@ -53,14 +65,21 @@ def classify_success(
     known = join_rows([*_known_before(run, call, inputs.shape[1], keeps=worker.rank == 0), drawn])
     if worker.rank == 0:
         _files(call).keep(call.iteration, to_columns(drawn))
+    is_one = has_one_outcome(known["success"])
+    if is_one and worker.rank == 0:
+        outcome = "success" if known["success"][0] else "failure"
+        logger.warning("iteration %d: every label so far is a %s, so %s", call.iteration, outcome, _UNTRAINED)
     classifier, loss = train_classifier(known["inputs"], known["success"], run.classifier, draws)
     probabilities = classifier.probabilities(inputs).numpy()
+    if is_one:
+        probabilities = np.full(len(inputs), float(known["success"][0]))
     rewards = rewards_of(probabilities, success[labelled], labelled, run.classifier.threshold)
     scores = torch.from_numpy(rewards[call.positions].astype(np.float32))
     metrics = {
         "classifier/loss": mean(loss),
         "classifier/labelled_share": mean(float(labelled.mean())),
         "classifier/num_examples": mean(len(known)),
+        "classifier/one_outcome": mean(float(is_one)),
     }
     scored = Batch({"uid": batch["uid"], "scores": scores}, batch_size=[len(batch)])
     return NodeOutput(scored, metrics | _quality(probabilities[~labelled], success[~labelled]))

@@ -43,11 +43,22 @@ RunRoot = Annotated[Path, typer.Option(help="folder that holds the runs' folders
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failure, 2 bad input, 130 or 143 stopped by a signal."""
+    is_given = bool(sys.argv[1:] if arguments is None else arguments)  # no words show the help, which Typer prints
     try:
-        app(arguments, prog_name="embodyflow")
+        code = app(arguments, prog_name="embodyflow", standalone_mode=not is_given)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    return 0
+        code = end.code
+    except typer.TyperException as mistake:
+        print(_in_one_line(mistake), file=sys.stderr)
+        return mistake.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _in_one_line(mistake: typer.TyperException) -> str:
+    """Return a mistake in the words of a command line, with the command that it belongs to."""
+    command = getattr(getattr(mistake, "ctx", None), "command_path", "embodyflow")
+    message = " ".join(mistake.format_message().split()).rstrip(".")
+    return f"{command}: {message}; `{command} --help` says what is allowed"
 
 
 def _returns_code(command: Callable[Arguments, int]) -> Callable[Arguments, None]:

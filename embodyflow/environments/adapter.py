@@ -261,8 +261,8 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
     """Return the value of ``success_info``.
 
     Raises:
-        ValueError: The key is absent and ``success_absent`` refuses that, or the value is no finite number, or one
-            between 0 and 1.
+        ValueError: The key is absent and ``success_absent`` refuses that, or the value is no finite number, one
+            between 0 and 1, or negative.
     """
     found: Any = info
     for name in _path(info, str(settings.success_info)):
@@ -284,6 +284,11 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
         raise ValueError(
             f"success_info={settings.success_info!r}: is {_brief(found)}, and a share of the goal is no success; a "
             "wrapper can compare it, or success_reward"
+        )
+    if value < 0:
+        raise ValueError(
+            f"success_info={settings.success_info!r}: is {_brief(found)}; allowed are true, false, 0 and numbers of "
+            "at least 1"
         )
     return bool(value)
 

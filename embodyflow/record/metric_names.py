@@ -47,6 +47,8 @@ METRICS = {
     "classifier/loss": "Logistic loss of the success classifier after its training, mean over its episodes.",
     "classifier/labelled_share": "Share of the iteration's episodes whose success is revealed to the classifier.",
     "classifier/num_examples": "Number of episodes that the success classifier is trained on, demonstrations included.",
+    "classifier/one_outcome": "1 if every label so far is a success, or every one a failure: all episodes then get the "
+    "reward of that outcome.",
     "classifier/accuracy": "Share of the iteration's episodes without a label that the classifier tells rightly, at "
     "probability 1/2.",
     "classifier/auroc": "Area under the ROC curve of the classifier on the same episodes: how often a success has a "

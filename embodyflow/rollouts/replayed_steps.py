@@ -10,6 +10,7 @@ from embodyflow.columns import FINAL
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.rollouts.embodied.executable_actions import numbered_actions
 from embodyflow.rollouts.replay import chunks_of, difference_of
+from embodyflow.simulation.success import read_success
 
 
 class ReplayError(RuntimeError):
@@ -60,7 +61,7 @@ class _Replay:
             raise ReplayError(f"the replay ended after {self.num_steps} steps, the recorded episode did not")
         own = numbered_actions(self._env.action_space, action)
         observation, reward, terminated, truncated, info = self._env.step(own)
-        success = bool(info["success"])
+        success = read_success(info["success"])
         outcome = {
             "reward": np.float32(reward),
             "done": np.array(terminated or truncated),

@@ -38,6 +38,7 @@ from embodyflow.simulation.restorability import (
     probe_options,
     refusal,
 )
+from embodyflow.simulation.success import read_success
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 SPLITS = ("train", "demo", "eval")
@@ -504,7 +505,10 @@ def _check_task_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> FirstStep:
             f"env.id={env.id}: the info of its step() has no 'success', which every task needs; add it, or define "
             "success by env.adapter"
         )
-    _check_number(env, "info['success']", info["success"])
+    try:
+        read_success(info["success"])
+    except ValueError as error:
+        raise ConfigError(f"env.id={env.id}: the info['success'] of its step() {error}") from None
     return first
 
 

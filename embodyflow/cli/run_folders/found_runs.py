@@ -17,10 +17,11 @@ def find_run(run_root: Path, run: str) -> RunFolder:
     Raises:
         ConfigError: There is no such run.
     """
-    for path in (Path(run), run_root / run):
+    for path in (Path(run), run_root / run) if run else ():  # an empty name would be the current folder
         if (path / "config.yaml").is_file():
             return RunFolder(path)
-    known = [path.parent.name for path in run_root.glob("[!.]*/config.yaml")]
+    known = [path.parent.name for path in run_root.glob("[!.]*/config.yaml") if path.is_file()]
     near = difflib.get_close_matches(Path(run).name, known, 1)
     hint = f"did you mean {near[0]}?" if near else "`embodyflow runs` lists them"
-    raise ConfigError(f"{run}: {run_root}/ has no such run; {hint}")
+    shown = run if run and run.isprintable() else repr(run)
+    raise ConfigError(f"{shown}: {run_root}/ has no such run; {hint}")

@@ -3,10 +3,8 @@
 import contextlib
 import importlib.util
 import os
-import pickle
 import sys
 import tempfile
-import zipfile
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embodyflow.environments.libero.array_files import read_array
 
 SUITES = MappingProxyType(
     {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
@@ -62,14 +62,12 @@ def task_file(task: str) -> Path:
 def initial_states(task: str) -> NDArray[np.float64]:
     """Return the task's recorded initial states, float64 ``[50, 1 + nq + nv]``: time, positions, velocities.
 
-    The files have torch's format, which without tensors is a pickled array in a zip file.
+    Raises:
+        ValueError: A file is damaged, or holds something else than an array.
     """
     bddl = task_file(task)
     path = package_folder() / "init_files" / bddl.parent.name / f"{bddl.stem}.pruned_init"
-    with zipfile.ZipFile(path) as archive:
-        [name] = [name for name in archive.namelist() if name.endswith("data.pkl")]
-        states: NDArray[np.float64] = pickle.loads(archive.read(name))
-    return states
+    return read_array(path)
 
 
 @cache

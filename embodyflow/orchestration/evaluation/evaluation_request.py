@@ -24,6 +24,7 @@ WEIGHTS = "model.safetensors"
 OF_TRAINING = (
     *("iterations", "critic", "filter", "classifier", "progress", "health", "trainer.epochs", "trainer.schedule"),
     *("trainer.learning_rate", "trainer.num_minibatches", "trainer.keep_checkpoints", "trainer.max_grad_norm"),
+    *("trainer.iterations_per_commit",),
 )
 """Sections and keys that an evaluation does not read."""
 
@@ -111,10 +112,15 @@ def check_evaluation(request: EvaluationRequest) -> tuple[RunConfig, EvaluatedPo
     Raises:
         ConfigError: One line per mistake.
     """
-    for word in request.overrides:
-        key = word.lstrip("+~").partition("=")[0]
+    keys = {word: word.lstrip("+~").partition("=")[0] for word in request.overrides}
+    for word, key in keys.items():
         if any(f"{key}.".startswith(f"{unread}.") for unread in OF_TRAINING):
             raise ConfigError(f"{word}: has no effect on an evaluation, which trains nothing; leave it out")
+        if key == "rollout.num_groups" and "rollout.num_workers" not in keys.values():
+            raise ConfigError(
+                f"{word}: has no effect on an evaluation, which plays evaluation.num_goals; it only bounds "
+                "rollout.num_workers, so set both or neither"
+            )
     config, policy = _found(request)
     path = Path(request.policy)
     suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"

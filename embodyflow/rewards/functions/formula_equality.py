@@ -40,6 +40,8 @@ _POINTS = tuple(
     for row, sign in ((1, 1), (2, 1), (3, 1), (5, 1), (4, -1), (6, -1))
 )
 _CAPITALS = re.compile(r"(?<![\\A-Za-z{])([A-Z]{2,})(?![A-Za-z])")
+_VARIABLE_BASE = re.compile(r"(?<![\d.])(\d+)\s*_\s*\{?([A-Za-z])\}?")
+_PRIMED = re.compile(r"(?<![\\A-Za-z{])([A-Za-z])('+)(?!\s*\()")
 _UNREADABLE = re.compile(r"(?<![_^\d])\d+\s+\d|\d\.\d+\.\d|\d'\d|\d_\{?\d|\d\.(?!\d)")
 
 
@@ -119,6 +121,8 @@ def parse_formula(latex: str) -> Any:
     latex = _readable_repetition(latex)
     if not latex or _UNREADABLE.search(latex.replace(r"\text", "")):
         return None
+    latex = _VARIABLE_BASE.sub(r"\\text{\1base\2}", latex)  # the parser drops bases and primes
+    latex = _PRIMED.sub(lambda found: rf"\text{{{found[1]}{'prime' * len(found[2])}}}", latex)
     latex = _CAPITALS.sub(r"\\text{\1}", latex)
     latex = re.sub(r"(\d+(?:\.\d+)?)\s*\^\\circ", r"(\\frac{\1\\pi}{180})", latex)
     try:

@@ -85,10 +85,16 @@ _FACTORS = {unit: ("length", factor) for unit, factor in _LENGTH.items()} | {
     unit: (dimension, factor) for dimension, units in _OTHERS.items() for unit, factor in units.items()
 }
 _DENIAL = r"not|never|wrong|incorrect|false"
-_CHANGE = re.compile(
-    rf"hundred|thousand|(?:m|b|tr)illion|dozens?|squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:four|fif|six|seven|eigh|"
-    rf"nin|ten|hundred|thousand|million)ths|negative|minus|plus|times|no|or|{_DENIAL}"
+NUMBER_WORDS = (
+    r"zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)s?"
 )
+"""Pattern of words that count as a second number, as its digits do. ``One`` is often no number."""
+_CHANGE = re.compile(
+    r"squared|cubed|factorial|hal(?:f|ves)|thirds?|(?:(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand|million)?ths)"
+    r"|negative|minus|plus|times|no|or|gross|score|grand|mil|mio|doubled?|twice|tripled?|halved|point"
+)
+_REFUSED = re.compile(rf"{_DENIAL}|(?:below|remainder|one)|{NUMBER_WORDS}")
 _SINGLE_LETTERS = frozenset("mgshlLNJWAVCFK")
 _POWER = re.compile(r"\^?\{?(-?\d)\}?$")
 
@@ -128,7 +134,7 @@ def is_known(word: str, *, spaced: bool) -> bool:
 def changes_number(words: str) -> bool:
     """Return True if words after a number make another number of it, such as ``squared``, or deny it."""
     first, *others = re.findall(r"[a-z]+", words.replace(r"\text", " ").lower()) or [""]
-    return bool(_CHANGE.fullmatch(first)) or any(re.fullmatch(_DENIAL, word) for word in others)
+    return bool(_CHANGE.fullmatch(first)) or any(_REFUSED.fullmatch(word) for word in (first, *others))
 
 
 def _product(text: str) -> str:

@@ -120,6 +120,11 @@ def train_classifier(
     return classifier, loss.item()
 
 
+def has_one_outcome(success: Tensor) -> bool:
+    """Return True if successes, bool [M], are all true or all false, so that nothing can be learned from them."""
+    return bool(success.all() or not success.any())
+
+
 def rewards_of(
     probabilities: NDArray[np.float64],
     revealed: NDArray[np.bool_],

@@ -17,6 +17,7 @@ from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.dataset_match import chosen_episodes, open_demonstrations
 from embodyflow.simulation.make_env import make_env
+from embodyflow.simulation.success import read_success
 
 Demonstration = dict[str, np.ndarray]
 """Columns of a demonstration: the observations and ``actions`` of its steps, padded with zeros to one length for all
@@ -95,7 +96,7 @@ class ExpertDemonstrator:
             disturbed = action + self._warm_start.action_noise * noise.standard_normal(action.shape)
             executed = recorded_actions(self._action_space, disturbed).astype(action.dtype)
             observation, _, terminated, truncated, info = env.step(executed)
-            success |= bool(info["success"])
+            success |= read_success(info["success"])
             if terminated or truncated:
                 break
         if not success:

@@ -54,6 +54,7 @@ from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
+from embodyflow.simulation.success import read_success
 from embodyflow.simulation.vector.env import EnvQuarantinedError, Supervision, VectorEnv
 from embodyflow.types import Batch
 
@@ -436,7 +437,7 @@ class EmbodiedRollout(GroupRollout):
             chunk = self._decide(batch, None, SMALLEST_BATCH).actions
             for action in numbered_actions(self._action_space, chunk)[0]:
                 observation, _, terminated, truncated, info = env.step(action)
-                success, num_steps = success or bool(info["success"]), num_steps + 1
+                success, num_steps = success or read_success(info["success"]), num_steps + 1
                 over = terminated or truncated
                 if over:
                     break

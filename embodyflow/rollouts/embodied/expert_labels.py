@@ -21,6 +21,7 @@ from embodyflow.rollouts.embodied.demonstrators import expert_action
 from embodyflow.rollouts.embodied.episode_rows import Episode, continues, padded
 from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
+from embodyflow.simulation.success import read_success
 from embodyflow.simulation.vector.worker import EnvNotFiniteError
 
 Act: TypeAlias = Callable[[Observation, int, np.ndarray], np.ndarray]
@@ -148,7 +149,7 @@ class EpisodeLabeller:
         if not math.isfinite(reward):
             raise EnvNotFiniteError(task, "a reward")
         steps.episode_return += float(reward)
-        steps.success |= bool(info["success"])
+        steps.success |= read_success(info["success"])
         steps.terminated, steps.truncated = bool(terminated), bool(truncated)
         if not steps.is_over and len(steps.labelled) == self._env_config.max_steps:
             raise continues(self._env_config)

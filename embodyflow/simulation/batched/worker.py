@@ -135,6 +135,7 @@ class BatchGroup(EnvGroup):
         rewards, terminated, truncated = (self._one_per_lane(answer) for answer in answers)
         self._observation = self._arrays(observation)
         self._over = (terminated | truncated).astype(np.bool_)
+        self._check_mode(infos, rewards, idle)
         self._lengths += 1
         if idle is not None:
             self._lengths[idle] = 0
@@ -153,6 +154,31 @@ class BatchGroup(EnvGroup):
         actions[others] = actions[indices[0]]
         if self._mode is AutoresetMode.DISABLED and (stopped := np.flatnonzero(others & self._over)).size:
             self._reset(stopped.tolist(), [0] * stopped.size)
+
+    def _check_mode(self, infos: Mapping[str, Any], rewards: Array, idle: Flags | None) -> None:
+        """Check that the batch resets lanes as its ``autoreset_mode`` says.
+
+        Otherwise first observations would pass for the last ones of an episode, and transitions for resets.
+
+        Args:
+            infos: Infos of the step.
+            rewards: Reward of each lane.
+            idle: Lanes that the step only reset; ``None`` in modes without such lanes.
+
+        Raises:
+            ValueError: It does not.
+        """
+        said = f"autoreset_mode={self._mode.value}: the batch does not reset itself as it says: "
+        if "final_obs" in infos and self._mode is not AutoresetMode.SAME_STEP and self._over.any():
+            raise ValueError(f"{said}the infos of a step that ends an episode have 'final_obs', as only SameStep does")
+        if idle is None:
+            return
+        wrong = np.flatnonzero(idle & (self._over | (rewards != 0)))
+        if wrong.size:
+            raise ValueError(
+                f"{said}the step after an end only resets lane {wrong[0]}, so its reward must be 0 and its flags "
+                f"false; the reward is {float(rewards[wrong[0]]):g}"
+            )
 
     def _end_episodes(self, indices: Sequence[int]) -> None:
         """Forget the lengths of episodes that ended.

@@ -30,6 +30,7 @@ from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
 from embodyflow.process.child import receive, send, spin
 from embodyflow.process.tracing import record, span
+from embodyflow.simulation.success import read_success
 
 if TYPE_CHECKING:
     from embodyflow.simulation.mujoco_rollout import MujocoRollout
@@ -247,7 +248,8 @@ class EnvGroup:
         for action in actions:
             observation, rewards[num_steps], terminated, truncated, info = env.step(action)
             for key, values in infos.items():
-                values[num_steps] = _info_value(info, key)
+                value = _info_value(info, key)
+                values[num_steps] = _read_success(value) if key == "success" else value
             num_steps += 1
             if terminated or truncated:
                 break
@@ -323,14 +325,21 @@ class EnvGroup:
 
 def _is_solved(info: Mapping[str, Any]) -> bool:
     """Return True if the info of a reset says that the goal is reached; most environments do not say."""
-    value = np.asarray(info.get("success", False))
-    return value.dtype.kind in "biuf" and value.size == 1 and bool(value)
+    value = info.get("success")
+    return False if value is None else _read_success(value)
 
 
 def _info_value(info: Mapping[str, Any], key: str) -> Any:
     if key not in info:
         raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
     return info[key]
+
+
+def _read_success(value: Any) -> bool:
+    try:
+        return read_success(value)
+    except ValueError as error:
+        raise ValueError(f"its info['success'] {error}") from None
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from point_masses import Array, PointMasses
 
 
@@ -98,8 +99,37 @@ class NoFinal(PointMasses):
         return *super().step(actions)[:4], {}
 
 
+class SaysNextStep(PointMasses):
+    """A batch that resets itself in the step of an end and says that it does so in the next one.
+
+    Args:
+        tells: Whether it tells the last observation.
+    """
+
+    def __init__(self, num_envs: int, says: str = "NextStep", tells: bool = True, **kwargs: Any) -> None:
+        super().__init__(num_envs, autoreset="SameStep", **kwargs)
+        self.metadata, self._tells = {"autoreset_mode": AutoresetMode(says)}, tells
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        *answers, infos = super().step(actions)
+        return *answers, infos if self._tells else {}  # type: ignore[return-value]
+
+
+class NeverResets(PointMasses):
+    """A batch that says that it resets itself in the next step, and plays on after an end."""
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        super().__init__(num_envs, autoreset="Disabled", **kwargs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        self._over[:] = False
+        return super().step(actions)
+
+
 KINDS = (ResetsTwice, ForgetsMasks, OneSeed, WholeSeeds, Unseeded, Resets, Eight, NoMode, WrongShape, NoFinal)
-for kind in KINDS:
+LIARS = (SaysNextStep, NeverResets)
+for kind in KINDS + LIARS:
     gym.register(
         f"{kind.__name__}-v0",
         vector_entry_point=f"{__name__}:{kind.__name__}",

@@ -11,6 +11,8 @@ import typer
 
 from embodyflow.cli.completion import complete_experiment, complete_flow, complete_run, complete_run_name
 from embodyflow.cli.main import app, main
+from embodyflow.cli.run_folders.found_runs import find_run
+from embodyflow.errors import ConfigError
 
 GROUP: Any = typer.main.get_command(app)
 
@@ -35,14 +37,41 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str], m
         (["plan", "--placement", "anywhere"], "Invalid value for '--placement'"),
         (["ledger"], "Missing argument 'RUN'"),
         (["episodes", "runs/mine", "--page", "0"], "Invalid value for '--page'"),
+        (["answer", "mine", "maybe"], "Invalid value for "),
+        (["replay", "runs/mine", "abc"], "Invalid value for 'UID'"),
+        (["--flow"], "No such option: --flow"),
     ],
 )
-def test_a_mistake_in_an_option_is_named(
-    words: list[str], answer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_a_mistake_in_an_option_is_named_in_one_line(
+    words: list[str],
+    answer: str,
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", columns)
     assert main(words) == 2
-    assert answer in capsys.readouterr().err
+    shown = capsys.readouterr()
+    [line] = shown.err.splitlines()
+    assert answer in line and line.startswith("embodyflow") and "--help` says what is allowed" in line
+    assert shown.out == ""
+
+
+def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    shown = capsys.readouterr()
+    assert "Usage: embodyflow" in shown.out + shown.err
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", "''"), ("a\nb", r"'a\nb'"), ("none", "none")])
+def test_a_name_of_no_run_is_one_line(name: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").touch()  # the current folder is no run of the name ""
+    (tmp_path / "runs" / "none2" / "config.yaml").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refusal:
+        find_run(Path("runs"), name)
+    assert str(refusal.value) == f"{shown}: runs/ has no such run; `embodyflow runs` lists them"
 
 
 def test_hydra_overrides_are_free_words_beside_options(monkeypatch: pytest.MonkeyPatch) -> None:

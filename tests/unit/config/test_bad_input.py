@@ -835,6 +835,14 @@ def test_a_job_that_is_no_name_of_one_is_refused(job: object, embodied: RunConfi
         validate_config(embodied.model_dump() | {"job": job})
 
 
+@pytest.mark.parametrize("folder", [" ", "a\nb", "a\tb", "a\x1b[31mb"])
+@pytest.mark.parametrize("key", ["run_root", "pipeline.yaml", "pipeline.custom_fn"])
+def test_a_place_that_breaks_the_lines_of_a_log_is_refused(key: str, folder: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config([f"{key}='{folder}'"])
+    assert str(caught.value) == (f"{key}: must be neither blank nor contain control characters, such as a line break")
+
+
 def test_text_with_a_nul_character_is_refused(embodied: RunConfig) -> None:
     with pytest.raises(ConfigError, match=r"^run_root='a\\x00b': must have no NUL character$"):
         validate_config(embodied.model_dump() | {"run_root": "a\0b"})

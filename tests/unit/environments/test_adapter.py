@@ -270,6 +270,12 @@ def test_a_share_of_the_goal_is_no_success(value: Any, monkeypatch: pytest.Monke
         env.step(np.zeros(1, np.float32))
 
 
+def test_a_negative_success_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = informed(monkeypatch, {"arrived": -1})
+    with pytest.raises(ValueError, match=r"^success_info='arrived': is -1; allowed are true, false, 0 and "):
+        env.step(np.zeros(1, np.float32))
+
+
 @pytest.mark.parametrize(
     ("value", "succeeds"),
     [(True, True), (1, True), (0.0, False), (np.bool_(True), True), (np.float32(2), True), (np.array([1]), True)],

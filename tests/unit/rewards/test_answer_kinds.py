@@ -159,11 +159,22 @@ CASES = {
         (r"5\text{ not}", "5", 0),
         ("5 meters squared", r"5\text{ m}^2", 1),
         (r"50\%\%", "50", 0),
+        *[
+            (f"18 {words}", "18", 0)
+            for words in ("lakh", "crore", "gross", "score", "mil", "grand", "ths", "double", "twice", "below zero")
+        ],
+        *[(f"18 {words}", "18", 0) for words in ("one half", "point five", "remainder three", "feet six inches")],
+        ("18 quarters", "18", 1),
+        ("18 K", "18", 1),  # kelvins
     ],
     "bases": [
         ("101_3", "101_2", 0),
         ("231_5", "231_4", 0),
         ("101", "101_2", 0),
+        ("18_x", "18", 0),
+        ("123", "123_b", 0),
+        ("123_{b}", "123_b", 1),
+        ("124_b", "123_b", 0),
         ("5", "101_2", 0),
         ("312_{4}", "312_4", 1),
         (r"\text{1101}_2", "1101_2", 1),
@@ -292,6 +303,9 @@ CASES = {
         ("(-1)^n", "(-1)^{n+1}", 0),
         (r"\infty", r"-\infty", 0),
         ("3x", "3", 0),
+        ("x'", "x", 0),
+        ("x''", "x'", 0),
+        ("2x'", "x'+x'", 1),
         ("sqrt(2)", r"\sqrt2", 1),
         ("2pi", r"2\pi", 1),
         (r"\emptyset", r"\emptyset", 1),

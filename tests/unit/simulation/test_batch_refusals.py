@@ -1,5 +1,7 @@
 """Natively batched environments that cannot be used as configured: one line that names the key and what is allowed."""
 
+import re
+
 import pytest
 from refusals import refusal
 
@@ -58,6 +60,24 @@ def test_off_policy_training_refuses_steps_without_a_transition() -> None:
         "env.vector.resets=automatic: env.id=point_masses:tests/Points-v0 resets a lane in a step"
     )
     assert message.endswith("off_policy needs a transition in every step; allowed is seeded")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "told"),
+    [
+        ("SaysNextStep", (AUTOMATIC,), "=NextStep: .* the infos of a step that ends an episode have 'final_obs'"),
+        ("SaysNextStep", (AUTOMATIC, "+env.kwargs.tells=false"), "=NextStep: .* the step after an end only resets"),
+        (
+            "SaysNextStep",
+            ("+env.kwargs.says=Disabled",),
+            "=Disabled: .* the infos of a step that ends an episode have ",
+        ),
+        ("NeverResets", (AUTOMATIC,), "=NextStep: .* the step after an end only resets lane "),
+    ],
+)
+def test_a_batch_that_lies_about_how_it_resets_itself_is_refused(kind: str, words: tuple[str, ...], told: str) -> None:
+    message = refusal(*CONTROL, odd(kind), BATCH, *words, "env.allow_unrestorable=true")
+    assert re.match(rf"env\.id=odd_batches:{kind}-v0: raised: ValueError: autoreset_mode{told}", message)
 
 
 def test_a_batch_that_resets_lanes_outside_the_mask_is_refused() -> None:

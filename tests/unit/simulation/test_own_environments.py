@@ -583,6 +583,11 @@ class Unsure(Line):
         return (*super().step(action)[:4], {"success": math.nan})
 
 
+class Partly(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"success": 0.3})
+
+
 class Unpaid(Line):
     def step(self, action: np.ndarray) -> Any:
         return (self.observe(), None, False, False, {"success": False})
@@ -617,8 +622,9 @@ class FourValues(Line):
             "its attribute num_goals must map train, demo, eval to numbers of goals, with at least 1 for train, is 8",
         ),
         (Goalless, (), "its attribute num_goals must map .* numbers of goals, with at least 1 for train, is .*: 0"),
-        (Verbose, (), r"the info\['success'\] of its step\(\) must be a finite number, is 'yes'"),
-        (Unsure, (), r"the info\['success'\] of its step\(\) must be a finite number, is nan"),
+        (Verbose, (), r"the info\['success'\] of its step\(\) must be true or false, or a number, .* is 'yes'"),
+        (Unsure, (), r"the info\['success'\] of its step\(\) must be true or false, or a number, .* is nan"),
+        (Partly, (), r"the info\['success'\] of its step\(\) is 0\.3, and a share of the goal is no success"),
         (Unpaid, (), r"the reward of its step\(\) must be a finite number, is None"),
         (
             Unjudged,

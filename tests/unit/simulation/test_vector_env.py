@@ -253,6 +253,24 @@ def test_an_info_that_is_not_a_number_is_an_error(value, num_workers):
             env.step(np.zeros((2, 3, 2)))
 
 
+@pytest.mark.parametrize("value", [0.3, -1, "yes", None, [True, False]])
+@pytest.mark.parametrize("moment", ["reset", "step"])
+def test_a_success_that_is_neither_true_nor_false_is_an_error(value, moment, num_workers):
+    class Partly(Counter):
+        def reset(self, **kwargs):
+            observation, info = super().reset(**kwargs)
+            return observation, info | ({"success": value} if moment == "reset" else {})
+
+        def step(self, action):
+            *rest, info = super().step(action)
+            return *rest, info | {"success": value}
+
+    refused = pytest.raises(EnvError, match=r"(?s)environment 1 failed.*ValueError: its info\['success'\] ")
+    with VectorEnv([Counter, Partly], num_workers=num_workers, chunk_size=2, info_keys=["success"]) as env, refused:
+        env.reset()
+        env.step(np.zeros((2, 2, 2)))
+
+
 @pytest.mark.parametrize(
     ("key", "value", "found"),
     [

@@ -60,7 +60,7 @@ def test_labelled_episodes_are_rewarded_by_their_success_and_kept(config, tmp_pa
     assert (scores[labelled] == success[labelled]).all()
     assert ((scores[~labelled] > 0) & (scores[~labelled] < 1)).all()
     metrics = to_floats(as_metrics(output.metrics))
-    assert metrics["classifier/labelled_share"] == 0.3
+    assert metrics["classifier/labelled_share"] == 0.3 and metrics["classifier/one_outcome"] == 0.0
     assert metrics["classifier/num_examples"] == 6 + 2, "the demonstrations count"
     later = to_floats(as_metrics(classify(config, tmp_path, episodes(1), iteration=2).metrics))
     assert later["classifier/num_examples"] == 12 + 2
@@ -96,6 +96,20 @@ def test_an_iteration_that_repeats_after_a_kill_makes_the_same_rewards(config, t
     for before, after in zip(first[1:], again, strict=True):
         assert torch.equal(before.batch["scores"], after.batch["scores"])
         assert before.metrics == after.metrics
+
+
+@pytest.mark.parametrize("outcome", [True, False])
+@pytest.mark.parametrize("threshold", ["null", "0.5"])
+def test_labels_of_one_outcome_reward_no_episode_above_another(
+    outcome, threshold, tiny_config, monkeypatch, tmp_path: Path, caplog
+) -> None:
+    config = tiny_config(*OVERRIDES, f"classifier.threshold={threshold}", "warm_start=null")
+    batch = episodes()
+    batch["success"] = torch.from_numpy(draw_labelled(ROWS, 0.3, (7, 1, NODE)) == outcome)
+    output = classify(config, tmp_path, batch)
+    assert output.batch["scores"].tolist() == [float(outcome)] * ROWS
+    assert to_floats(as_metrics(output.metrics))["classifier/one_outcome"] == 1.0
+    assert f"every label so far is a {'success' if outcome else 'failure'}" in caplog.text
 
 
 def test_missing_labelled_episodes_are_an_error(config, tmp_path: Path) -> None:

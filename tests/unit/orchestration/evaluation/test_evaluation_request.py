@@ -216,6 +216,14 @@ def test_a_checkpoint_that_is_being_removed_is_not_pinned(run: Path) -> None:
             "trainer.epochs=3: has no effect on an evaluation, which trains n",
         ),
         (("policy={root}/mine", "iterations=3"), "iterations=3: has no effect on an evaluation, which trains nothing"),
+        (
+            ("policy={root}/mine", "rollout.num_groups=4"),
+            "rollout.num_groups=4: has no effect on an evaluation, which pl",
+        ),
+        (
+            ("policy={root}/mine", "trainer.iterations_per_commit=2"),
+            "trainer.iterations_per_commit=2: has no effect on",
+        ),
         (("policy={root}/new",), "policy={root}/new: the run has no committed checkpoint"),
         (("policy={root}/math",), "policy={root}/math: belongs to job=language; allowed are embodied and control"),
     ],
