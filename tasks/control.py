@@ -51,6 +51,8 @@ def collect_steps(
     if num_episodes:
         metrics["rollout/reward"] = mean(float(np.mean(finished.returns)), num_episodes)
         metrics["rollout/episode_steps"] = mean(float(np.mean(finished.lengths)), num_episodes)
+    if finished.successes:
+        metrics["rollout/success_rate"] = mean(float(np.mean(finished.successes)), num_episodes)
     return NodeOutput(to_batch(rows), metrics)
 
 
@@ -93,8 +95,10 @@ def _returns_of(parts: Sequence[Part[int]], worker: ControlEngine) -> dict[str, 
     played = [worker.evaluate(part.episodes, part.journal) for part in parts]
     returns = np.array([value for each in played for value in each.returns])
     lengths = [length for each in played for length in each.lengths]
+    successes = [success for each in played for success in each.successes]
     count = len(returns)
-    return {
+    found = {"eval/greedy_success_rate": mean(float(np.mean(successes)), count)} if successes else {}
+    return found | {
         "eval/return": mean(float(returns.mean()) if count else 0.0, count),
         "eval/squared_return": mean(float(np.square(returns).mean()) if count else 0.0, count),
         "eval/episode_steps": mean(float(np.mean(lengths)) if count else 0.0, count),

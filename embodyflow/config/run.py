@@ -262,7 +262,11 @@ class RunConfig(Config):
     splits_models: ClassVar[bool] = False
     has_turns: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
-    headline: ClassVar[Mapping[str, str]] = {"rollout/reward": "return", "policy/entropy": "entropy"}
+    headline: ClassVar[Mapping[str, str]] = {
+        "rollout/success_rate": "success",
+        "rollout/reward": "return",
+        "policy/entropy": "entropy",
+    }
     pipeline_tag: ClassVar[str] = "reinforcement-learning"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset()
     warm_start_until_keys: ClassVar[frozenset[str]] = frozenset({"rollout", "reward"})

@@ -65,13 +65,20 @@ def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def evaluated_return_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> dict[str, Any]:
-    """Return the evaluation's mean returns before and after training, with their 95 % intervals."""
+    """Return the evaluation's mean returns before and after training, and success rates if it has them.
+
+    All have 95 % intervals.
+    """
     evaluations = {r["iteration"]: r for r in records if "eval/return" in r}
     moments = {"before": evaluations[0], "after": evaluations[iterations]}
     means = {f"return_{moment}": r["eval/return"] for moment, r in moments.items()}
     intervals = {
         f"return_interval_{moment}": [r["eval/return_low"], r["eval/return_high"]] for moment, r in moments.items()
     }
+    for moment, r in moments.items():
+        if "eval/greedy_success_rate" in r:
+            means[f"success_rate_{moment}"] = r["eval/greedy_success_rate"]
+            intervals[f"success_interval_{moment}"] = [r["eval/greedy_success_low"], r["eval/greedy_success_high"]]
     return means | intervals | {"num_evaluation_episodes": int(moments["after"]["eval/num_episodes"])}
 
 
@@ -83,5 +90,7 @@ def return_line(summary: Mapping[str, Any]) -> str:
     evaluated = ""
     if "return_after" in summary:
         evaluated = f" before={summary['return_before']:.1f} after={summary['return_after']:.1f}"
+    if "success_rate_after" in summary:
+        evaluated += f" success={summary['success_rate_after']:.3f}"
     line = f"return first={first} last={last}{evaluated} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
     return line + unrestorable_count(summary)

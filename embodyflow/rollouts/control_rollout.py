@@ -28,7 +28,7 @@ from embodyflow.process.tracing import span
 from embodyflow.rollouts.embodied.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
-from embodyflow.simulation.control_env import control_env, prototype
+from embodyflow.simulation.control_env import control_env, prototype, success_keys
 from embodyflow.simulation.vector.env import ChunkStep, Supervision, VectorEnv
 
 BATCH_EPISODES = 10
@@ -37,10 +37,23 @@ BATCH_EPISODES = 10
 
 @dataclass
 class Finished:
-    """Returns (sums of rewards) and lengths of the episodes that ended."""
+    """The episodes that ended.
+
+    Attributes:
+        returns: Sums of their rewards.
+        lengths: Numbers of their steps.
+        successes: Whether the last step of each reached the goal; empty if the environment does not say.
+    """
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    successes: list[bool] = field(default_factory=list)
+
+    def add(self, later: "Finished") -> None:
+        """Append episodes that ended later."""
+        self.returns += later.returns
+        self.lengths += later.lengths
+        self.successes += later.successes
 
 
 class ControlRollout:
@@ -57,9 +70,9 @@ class ControlRollout:
         use_deterministic_kernels(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
-        self._env = control_env(
-            config.env, "train", self._num_envs, config.rollout.env_processes, Supervision.from_config(config.env)
-        )
+        self._success_keys, supervision = success_keys(config.env), Supervision.from_config(config.env)
+        processes = config.rollout.env_processes
+        self._env = control_env(config.env, "train", self._num_envs, processes, supervision, self._success_keys)
         one = prototype(config.env, self._env)
         check_match(config.policy, one)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
@@ -134,18 +147,14 @@ class ControlRollout:
         """
         finished = Finished()
         for table in [] if journal is None else journal.read():
-            piece = cast(Columns, table)
-            finished.returns += piece["returns"].tolist()
-            finished.lengths += piece["lengths"].tolist()
+            finished.add(Finished(**{name: column.tolist() for name, column in cast(Columns, table).items()}))
         with closing(self._evaluation_envs(episodes[len(finished.returns) :])) as played:
             for episode, env in played:
                 seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
-                rewards = self._evaluate_episode(env, seed)
-                finished.returns.append(float(np.sum(rewards)))
-                finished.lengths.append(len(rewards))
+                ended = self._evaluate_episode(env, seed)
+                finished.add(ended)
                 if journal is not None:
-                    ended = np.array(finished.returns[-1:]), np.array(finished.lengths[-1:])
-                    journal.append(dict(zip(("returns", "lengths"), ended, strict=True)))
+                    journal.append({name: np.array(values) for name, values in vars(ended).items() if values})
         return finished
 
     def _evaluation_envs(self, episodes: Sequence[int]) -> Generator[tuple[int, VectorEnv], None, None]:
@@ -157,12 +166,13 @@ class ControlRollout:
         per_env = 1 if config.env.vector is None else max(len(episodes), 1)
         for first in range(0, len(episodes), per_env):
             num_processes = min(1, config.rollout.env_processes)
-            with closing(control_env(config.env, "eval", 1, num_processes, self._env.supervision)) as env:
+            supervision = self._env.supervision
+            with closing(control_env(config.env, "eval", 1, num_processes, supervision, self._success_keys)) as env:
                 for episode in episodes[first : first + per_env]:
                     yield episode, env
 
-    def _evaluate_episode(self, env: VectorEnv, seed: int) -> list[float]:
-        """Play one episode and return its rewards."""
+    def _evaluate_episode(self, env: VectorEnv, seed: int) -> Finished:
+        """Play one episode."""
         state, rewards = env.reset([0], [seed])["state"], []
         while True:
             decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
@@ -170,7 +180,11 @@ class ControlRollout:
             state = step.observation["state"]
             rewards.append(float(step.rewards[0, 0]))
             if step.terminated[0] or step.truncated[0]:
-                return rewards
+                return Finished([float(np.sum(rewards))], [len(rewards)], self._successes(step, np.array([0])))
+
+    def _successes(self, step: ChunkStep, over: np.ndarray) -> list[bool]:
+        """Return whether the last steps of some environments' episodes reached the goal; empty if none of them says."""
+        return [success for key in self._success_keys for success in (step.infos[key][over, 0] >= 1).tolist()]
 
     def _new_record(self) -> "StepRecord":
         record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
@@ -209,6 +223,7 @@ class ControlRollout:
         over = np.flatnonzero(step.terminated | step.truncated)
         if over.size:
             record.end(over, t, self._state, step.terminated)
+            finished.successes += self._successes(step, over)
             self._finish(over, finished)
             self._reset(over)
 

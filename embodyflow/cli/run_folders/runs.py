@@ -140,7 +140,7 @@ def _state(folder: RunFolder) -> str:
 
 def _success(folder: RunFolder, records: list[dict[str, Any]]) -> float | None:
     result = folder.evaluation()
-    if result is not None:
+    if result is not None and "mean_success_rate" in result:
         return float(result["mean_success_rate"]["greedy"])
     for record in reversed(records):
         for name in ("eval/greedy_success_rate", "rollout/success_rate"):

@@ -34,12 +34,14 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
     if any(fraction is not None for fraction in mixed):
         axes[0].plot(steps, mixed, ":", color="tab:gray", lw=1, label="groups with both outcomes")
     for mode, marker in (("greedy", "o"), ("sampled", "s")):
+        if not all(f"eval/{mode}_success_rate" in r for r in evaluated):
+            continue  # a control job evaluates the deterministic policy alone
         rates = [r[f"eval/{mode}_success_rate"] for r in evaluated]
         below = [max(0.0, x - r[f"eval/{mode}_success_low"]) for x, r in zip(rates, evaluated, strict=True)]
         above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
         at = [r["iteration"] for r in evaluated]
         axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
-    returned = [r for r in records if "eval/return" in r]
+    returned = [r for r in records if "eval/return" in r and goal == "reward"]
     if returned:
         values = [r["eval/return"] for r in returned]
         margins_of = [r["eval/return_high"] - r["eval/return"] for r in returned]

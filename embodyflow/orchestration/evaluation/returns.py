@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from embodyflow.data.confidence_intervals import mean_interval
+from embodyflow.data.confidence_intervals import mean_interval, wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.evaluation_request import EvaluatedPolicy
 from embodyflow.orchestration.evaluation.lanes import InTurn, Lane
 from embodyflow.orchestration.run.iterations.nodes import Run
 from embodyflow.workers.calls import NodeWork
+
+SUCCESS = "eval/greedy_success_rate"
+"""Metric of an environment whose info has ``is_success``."""
 
 
 async def evaluate_returns(run: Run, index: int, lane: Lane) -> dict[str, float]:
@@ -29,6 +32,10 @@ async def evaluate_returns(run: Run, index: int, lane: Lane) -> dict[str, float]
     low, high = mean_interval(mean, deviation, count)
     metrics = to_floats(merged) | {"eval/return_low": low, "eval/return_high": high, "eval/return_std": deviation}
     metrics["eval/num_episodes"] = count
+    if SUCCESS in metrics:
+        metrics["eval/greedy_success_low"], metrics["eval/greedy_success_high"] = wilson_interval(
+            round(metrics[SUCCESS] * count), count
+        )
     return metrics
 
 
@@ -37,13 +44,15 @@ async def evaluate_policy(run: Run, policy: EvaluatedPolicy) -> dict[str, Any]:
     metrics = await evaluate_returns(run, policy.iteration or 0, InTurn())
     found = {name: metrics[f"eval/return_{name}"] for name in ("low", "high", "std")}
     played = {"episodes": metrics["eval/num_episodes"], "mean_steps": metrics["eval/episode_steps"]}
-    return {"return": {"mean": metrics["eval/return"], **found, **played}}
+    result = {"return": {"mean": metrics["eval/return"], **found, **played}}
+    return result | ({"mean_success_rate": {"greedy": metrics[SUCCESS]}} if SUCCESS in metrics else {})
 
 
 def return_lines(result: Mapping[str, Any]) -> list[str]:
     """Format the returns of an evaluation for a terminal."""
     found = result["return"]
-    return [
+    lines = [
         f"return {found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}] over {found['episodes']} episodes of "
         f"{found['mean_steps']:.0f} steps"
     ]
+    return lines + [f"success rate {rates['greedy']:.3f}" for rates in [result.get("mean_success_rate")] if rates]

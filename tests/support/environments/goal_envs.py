@@ -47,6 +47,19 @@ class Ending(Reaching):
         return observation, reward, self.compute_terminated(self._place, self._goal, {}), truncated, info
 
 
+class LastStepCounts(Reaching):
+    """Reports success in the fifth step if the goal is on the right, and in the steps before if it is on the left."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Array) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        is_success = np.float32((self._steps == 5) == (self._goal[0] > 0))
+        return *super().step(action)[:4], {"is_success": is_success}  # type: ignore[return-value]
+
+
 class WithoutReward(Reaching):
     compute_reward = property()  # type: ignore[assignment]  # raises AttributeError
 
@@ -94,5 +107,5 @@ class OfTwoSizes(Reaching):
         return {**super()._observation(), "achieved_goal": np.zeros(1, np.float32)}
 
 
-for kind in (Reaching, Ending, WithoutReward, OneByOne, Mixing, OtherReward, ReadingInfo, OfTwoSizes):
+for kind in (Reaching, Ending, LastStepCounts, WithoutReward, OneByOne, Mixing, OtherReward, ReadingInfo, OfTwoSizes):
     gym.register(f"{kind.__name__}-v0", kind)
