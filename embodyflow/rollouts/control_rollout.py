@@ -183,7 +183,7 @@ class ControlRollout:
                 return Finished([float(np.sum(rewards))], [len(rewards)], self._successes(step, np.array([0])))
 
     def _successes(self, step: ChunkStep, over: np.ndarray) -> list[bool]:
-        """Return whether the last steps of some environments' episodes reached the goal; empty if none of them says."""
+        """Return True for the environments whose last step reached the goal; empty if they do not say."""
         return [success for key in self._success_keys for success in (step.infos[key][over, 0] >= 1).tolist()]
 
     def _new_record(self) -> "StepRecord":
