@@ -17,13 +17,14 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
     ``null``, there is no reward.
 
     Raises:
-        PrintedRewardError: The line is something else, or the number is NaN, infinite or too large for float32.
+        PrintedRewardError: The line is something else, such as an object with a key twice, or the number is NaN,
+            infinite or too large for float32.
     """
     lines = output.strip().splitlines()
     if not lines:
         return None, None
     try:
-        value: Any = json.loads(lines[-1])
+        value: Any = json.loads(lines[-1], object_pairs_hook=_keys_once)
     except (ValueError, RecursionError):  # the latter of thousands of brackets
         raise _error(lines[-1]) from None
     success = None
@@ -34,6 +35,14 @@ def read_reward(output: str) -> tuple[float | None, bool | None]:
     if not is_reward(value) or not (success is None or isinstance(success, bool)):
         raise _error(lines[-1])
     return float(value), success
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's entries; of a key that is there twice JSON's reader would keep the last one."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("a key is there twice")
+    return entries
 
 
 def _error(line: str) -> PrintedRewardError:

@@ -91,7 +91,10 @@ class RowPrompts:
             else:
                 self.num_skipped[split] += 1
         if not kept:
-            raise ConfigError(f"data.{split}: all {self.num_skipped[split]} prompts are too long")
+            raise ConfigError(
+                f"data.{split}: all {self.num_skipped[split]} prompts are too long; allowed are at most "
+                f"rollout.max_prompt_tokens={self._max_tokens} tokens"
+            )
         return kept
 
     def _fits(self, prompt: Prompt, where: str) -> bool:

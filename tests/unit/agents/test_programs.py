@@ -287,6 +287,7 @@ def test_printed_rewards(output: str, expected: tuple[float | None, bool | None]
         '{"reward": "1"}',
         '{"reward": null, "success": true}',
         '{"reward": 1, "success": 1}',
+        '{"reward": 0, "reward": 1}',
     ],
 )
 def test_what_is_no_reward_is_an_error(output: str) -> None:

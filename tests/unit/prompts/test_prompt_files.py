@@ -70,7 +70,7 @@ def test_prompts_that_are_too_long_are_named_or_skipped_and_counted(tmp_path, to
     source = RowPrompts(config(path, too_long="skip"), tokenizer, 8)
     assert source.num_skipped == {"train": 1, "validation": 0, "demo": 0}
     assert [source.prompt("train", i).prompt_id for i in range(source.num_prompts("train"))] == [0, 1, *range(3, 10)]
-    with pytest.raises(ConfigError, match=r"data.train: all 10 prompts are too long"):
+    with pytest.raises(ConfigError, match=r"^data.train: all 10 prompts are too long; .* rollout.max_prompt_tokens="):
         RowPrompts(config(path, too_long="skip"), tokenizer, 2)
 
 
