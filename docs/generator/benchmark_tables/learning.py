@@ -14,6 +14,7 @@ def learning() -> str:
         ("drawer_open", "learning_drawer_open", "drawer-open-v3", "1"),
         ("pick_place", "learning_pick_place", "pick-place-v3", "4"),
         ("mt10", "learning_mt10", "MT10's ten tasks, one policy", "2 of each"),
+        ("lift", "learning_lift", "robosuite's Lift", "1"),
         ("libero", "learning_libero", "five tasks of LIBERO-Object, by states", "2 of each"),
     ):
         report = read(name)["grpo"]

@@ -193,6 +193,25 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
     run.rollout.close()
 
 
+EMBODIED_RECIPES = {"lift": "embodyflow.environments.robosuite"}  # which imports robosuite without its renderer
+
+
+@pytest.mark.parametrize("recipe", EMBODIED_RECIPES)
+def test_an_embodied_recipe_passes_check_env_and_trains(recipe: str) -> None:
+    require_package(EMBODIED_RECIPES[recipe])
+    sizes = ("rollout.num_groups=2", "rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false")
+    words = [f"experiment={recipe}", *sizes, "warm_start.steps=2", "warm_start.num_demos=2"]
+    subject = Subject(configuration(None, words))
+    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
+    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    run = InProcessRun(words)
+    run.warm_start()
+    metrics = run.iterate(1)
+    assert metrics["train/optimizer_steps"] > 0 and all(map(math.isfinite, metrics.values()))
+    run.trainer.close()
+    run.rollout.close()
+
+
 def test_rows_equal_a_plain_loop(case: Case, run: InProcessRun) -> None:
     with closing(plain(case)) as env:
         if case.is_control:

@@ -1,5 +1,6 @@
-"""robosuite's task Lift (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
+"""robosuite's tasks with cubes (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import mujoco
@@ -11,32 +12,65 @@ from numpy.typing import NDArray
 from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.robosuite import seeded
 from embodyflow.environments.robosuite.lift_expert import Floats, Lifter
+from embodyflow.environments.robosuite.placement import Placement, draw_poses
+from embodyflow.environments.robosuite.stack_expert import Stacker
 
-STATE_DIM = 11
 FRAME, COLLISION_GEOMETRY = 256, 0
 """Side of a frame in pixels, and the group of geoms that are not rendered."""
 
 
-class LiftEnv(GoalEnv):
-    """A Panda arm lifts a cube from the table, from numbered places of the cube.
+@dataclass(frozen=True)
+class Scene:
+    """A task of robosuite.
 
-    The observation is a dict. ``state`` is float32 [11], in metres::
+    Attributes:
+        name: Its name in robosuite.
+        instruction: Instruction in English.
+        cubes: Attributes of robosuite's environment with the bodies of the cubes; the first one is moved.
+        expert: Class of the scripted expert, which acts on the positions of the gripper and of the cubes.
+        spread: Largest distance of a cube from the middle of the table in each direction, in metres.
+        smallest_spread: Smallest allowed value of it.
+        state_dim: Number of entries of a state.
+    """
+
+    name: str
+    instruction: str
+    cubes: tuple[str, ...]
+    expert: type[Lifter] | type[Stacker]
+    spread: float
+    smallest_spread: float
+    state_dim: int
+
+
+SCENES = {
+    "lift": Scene("Lift", "lift the cube from the table", ("cube_body_id",), Lifter, 0.03, 0.0, 11),
+    "stack": Scene(
+        "Stack", "stack the red cube on the green cube", ("cubeA_body_id", "cubeB_body_id"), Stacker, 0.08, 0.06, 14
+    ),
+}
+
+
+class RobosuiteEnv(GoalEnv):
+    """A Panda arm lifts a cube from the table, or stacks one on another, from numbered places of the cubes.
+
+    The observation is a dict. ``state`` is float32 [11] for ``lift`` and [14] for ``stack``, in metres::
 
         0:3    gripper position
         3      distance between the fingers
-        4:7    cube position
+        4:7    position of the cube, the red one of ``stack``
         7:10   cube - gripper
         10     height of the cube above its place on the table
+        11:14  green cube - red cube
 
     The action is float32 [4] in [-1, 1]: displacement (1 is 5 cm) and gripper (positive closes, negative opens). There
-    are 20 actions per second. An episode is *terminated* when the cube's centre is 4 cm above the table, which is
-    success, and *truncated* after ``max_steps``. The reward is robosuite's shaped one, from 0 to 1. ``info`` has
-    ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+    are 20 actions per second. An episode is *terminated* by success, which is robosuite's: the cube's centre is 4 cm
+    above the table, or the red cube is on the green one and not grasped. It is *truncated* after ``max_steps``. The
+    reward is robosuite's shaped one, from 0 to 1. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal``
+    (int).
     """
 
-    tasks = ("lift",)
+    tasks = tuple(SCENES)
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 Gymnasium's own
-    instruction = "lift the cube from the table"
 
     def __init__(
         self,
@@ -44,31 +78,34 @@ class LiftEnv(GoalEnv):
         split: Literal["train", "demo", "eval"] = "train",
         max_steps: int = 60,
         render_mode: str | None = None,
-        spread: float = 0.03,
+        spread: float | None = None,
     ) -> None:
         """Build the simulator.
 
         Args:
-            task: Task, ``lift``.
+            task: Task, ``lift`` or ``stack``.
             split: Split of the goals.
             max_steps: Number of steps after which an episode is truncated.
             render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
-            spread: Largest distance of the cube from the middle of the table in each direction, in metres;
-                robosuite's is 0.03.
+            spread: Largest distance of a cube from the middle of the table in each direction, in metres, at most
+                0.2; ``None`` is robosuite's own, 0.03 for ``lift`` and 0.08 for ``stack``.
 
         Raises:
             ValueError: An argument is not one of the allowed values.
             ModuleNotFoundError: The extra ``libero`` is not installed, which has robosuite.
         """
         super().__init__(task, split, max_steps, render_mode)
-        if not 0 <= spread <= 0.2:
-            raise ValueError(f"spread={spread}: must be from 0 to 0.2")
-        self._spread = spread
-        self._sim, self._place = _build()
-        self._expert = Lifter()
+        self._scene = SCENES[task]
+        self.instruction = self._scene.instruction
+        self._spread = self._scene.spread if spread is None else spread
+        if not self._scene.smallest_spread <= self._spread <= 0.2:
+            raise ValueError(f"spread={spread}: must be from {self._scene.smallest_spread:g} to 0.2 with task={task}")
+        self._sim, self._placement = _build(self._scene.name)
+        self._expert = self._scene.expert()
         self._viewer: OffScreenViewer | None = None
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
-        self.observation_space: Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
+        state = Box(-np.inf, np.inf, (self._scene.state_dim,), np.float32)
+        self.observation_space: Space[Any] = Dict({"state": state})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -79,9 +116,8 @@ class LiftEnv(GoalEnv):
             ValueError: The split has no such goal.
         """
         self._begin(seed, options)
-        self._expert, rng = Lifter(), self._draws_of(self._goal)
-        x, y = rng.uniform(-self._spread, self._spread, 2)
-        self._place.at, self._place.angle = (float(x), float(y)), float(rng.uniform(0, np.pi / 2))
+        self._expert = self._scene.expert()
+        self._placement.poses = draw_poses(self._draws_of(self._goal), len(self._scene.cubes), self._spread)
         self._sim.reset()
         gripper = self._sim.robots[0].gripper
         gripper.current_action = np.zeros_like(gripper.current_action)  # robosuite keeps it over episodes
@@ -115,42 +151,18 @@ class LiftEnv(GoalEnv):
         self._sim.close()
 
     def _observation(self) -> Observation:
-        hand, cube = self._positions()
+        hand, cube, *others = self._positions()
         fingers = self._sim.sim.data.qpos[self._sim.robots[0]._ref_gripper_joint_pos_indexes]
         width, height = fingers[0] - fingers[1], cube[2] - self._table
-        return {"state": np.concatenate([hand, [width], cube, cube - hand, [height]], dtype=np.float32)}
+        to_others = [other - cube for other in others]
+        entries = [hand, np.array([width]), cube, cube - hand, np.array([height]), *to_others]
+        return {"state": np.concatenate(entries, dtype=np.float32)}
 
-    def _positions(self) -> tuple[Floats, Floats]:
-        """Return the positions of gripper and cube, without the sensors of robosuite, which have rates of their own."""
+    def _positions(self) -> list[Floats]:
+        """Return the positions of gripper and cubes without robosuite's sensors, which have rates of their own."""
         data = self._sim.sim.data
-        return data.site_xpos[self._sim.robots[0].eef_site_id], data.body_xpos[self._sim.cube_body_id]
-
-
-class _Place:
-    """A placement of robosuite that puts the cube where an episode wants it.
-
-    Attributes:
-        at: Offset of the cube from the middle of the table, in metres.
-        angle: Turn of the cube about the vertical axis, in radians.
-    """
-
-    def __init__(self) -> None:
-        self.at, self.angle = (0.0, 0.0), 0.0
-        self._cube: Any = None
-
-    def reset(self) -> None:
-        """Forget the objects."""
-        self._cube = None
-
-    def add_objects(self, cube: Any) -> None:
-        """Take the cube."""
-        self._cube = cube
-
-    def sample(self, *_: Any, **__: Any) -> dict[str, tuple[tuple[float, float, float], Floats, Any]]:
-        """Return position, quaternion (w, x, y, z) and object by name."""
-        height = 0.8 - self._cube.bottom_offset[2]  # the table is 0.8 m high
-        turn = np.array([np.cos(self.angle / 2), 0, 0, np.sin(self.angle / 2)])
-        return {self._cube.name: ((*self.at, height), turn, self._cube)}
+        cubes = [data.body_xpos[getattr(self._sim, name)] for name in self._scene.cubes]
+        return [data.site_xpos[self._sim.robots[0].eef_site_id], *cubes]
 
 
 def _viewer(sim: Any) -> OffScreenViewer:
@@ -160,18 +172,18 @@ def _viewer(sim: Any) -> OffScreenViewer:
     return viewer
 
 
-def _build() -> tuple[Any, _Place]:
+def _build(name: str) -> tuple[Any, Placement]:
     """Build robosuite's environment without GL and without noise in the robot's first pose."""
     import robosuite
 
-    place = _Place()
+    placement = Placement()
     with seeded(0):
         sim = robosuite.make(
-            "Lift",
+            name,
             robots="Panda",
             controller_configs=robosuite.load_controller_config(default_controller="OSC_POSITION"),
             initialization_noise=None,
-            placement_initializer=place,
+            placement_initializer=placement,
             has_renderer=False,
             has_offscreen_renderer=False,
             use_camera_obs=False,
@@ -182,4 +194,4 @@ def _build() -> tuple[Any, _Place]:
             ignore_done=True,
             hard_reset=False,
         )
-    return sim, place
+    return sim, placement

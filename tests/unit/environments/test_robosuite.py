@@ -1,4 +1,4 @@
-"""robosuite's task Lift behind the interface of embodied environments."""
+"""robosuite's tasks with cubes behind the interface of embodied environments."""
 
 import importlib.util
 import os
@@ -12,11 +12,11 @@ from expert_episodes import Env, play
 
 # An import would load robosuite's renderer.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra libero")
-ID = "envs:embodyflow/Lift-v0"
+ID = "envs:embodyflow/Robosuite-v0"
 
 
-def make(split: str = "demo", max_steps: int = 60) -> Env:
-    return gym.make(ID, task="lift", split=split, max_steps=max_steps)
+def make(split: str = "demo", max_steps: int = 60, task: str = "lift") -> Env:
+    return gym.make(ID, task=task, split=split, max_steps=max_steps)
 
 
 def test_the_expert_lifts_the_cube_and_episodes_are_restored() -> None:
@@ -29,6 +29,27 @@ def test_the_expert_lifts_the_cube_and_episodes_are_restored() -> None:
     assert first[0, 7:10] == pytest.approx(first[0, 4:7] - first[0, 0:3], abs=1e-6)
 
 
+def test_the_expert_stacks_the_cubes_and_episodes_are_restored() -> None:
+    env, other = make(max_steps=80, task="stack"), make(max_steps=80, task="stack")
+    assert env.unwrapped.instruction == "stack the red cube on the green cube"  # type: ignore[attr-defined]
+    first, succeeds = play(env, 0)
+    assert succeeds and first.shape[1] == 14
+    # The centres of cubes with sides of 4 and 5 cm are 4.5 cm above each other, and the fingers let go.
+    assert first[-1, 13] == pytest.approx(-0.045, abs=2e-3) and np.abs(first[-1, 11:13]).max() < 0.02
+    assert first[-1, 3] > first[-10, 3]
+    another, _ = play(env, 1)
+    assert not np.array_equal(first[0], another[0])
+    assert np.array_equal(play(env, 0)[0], first) and np.array_equal(play(other, 0)[0], first)
+
+
+def test_cubes_lie_apart_within_the_spread() -> None:
+    from embodyflow.environments.robosuite.placement import APART, draw_poses
+
+    poses = [draw_poses(np.random.default_rng(seed), 2, 0.08) for seed in range(200)]
+    places = np.array([[pose[:2] for pose in pair] for pair in poses])
+    assert np.abs(places).max() <= 0.08 and np.linalg.norm(places[:, 0] - places[:, 1], axis=1).min() >= APART
+
+
 def test_an_episode_is_truncated_and_splits_differ() -> None:
     env = make("eval", max_steps=2)
     observation, info = env.reset(options={"goal": 0})
@@ -39,9 +60,11 @@ def test_an_episode_is_truncated_and_splits_differ() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"spread=1: must be from 0 to 0\.2"):
+    with pytest.raises(ValueError, match=r"spread=1: must be from 0 to 0\.2 with task=lift"):
         gym.make(ID, task="lift", split="train", spread=1)
-    with pytest.raises(ValueError, match="task='push': must be one of lift"):
+    with pytest.raises(ValueError, match=r"spread=0\.05: must be from 0\.06 to 0\.2 with task=stack"):
+        gym.make(ID, task="stack", split="train", spread=0.05)
+    with pytest.raises(ValueError, match="task='push': must be one of lift, stack"):
         gym.make(ID, task="push", split="train")
 
 
