@@ -109,7 +109,7 @@ def test_a_loss_that_draws_tokens_draws_them_decision_by_decision(fraction: floa
 
 def test_steps_are_counted_and_returns_averaged():
     columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
-    finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
+    finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20], successes=[])
     folders = []
 
     def collect(iteration, draws, folder):
