@@ -42,6 +42,9 @@ ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, g
 PASSING_ON = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 """Gymnasium's wrappers whose step returns the observation as it is."""
 
+SUCCESS = "success"
+"""Key of the info in which environments of tasks report success."""
+
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
 
@@ -216,7 +219,8 @@ class EnvGroup:
         for index, seed, option in zip(indices, seeds, options, strict=True):
             with raise_env_error(index):
                 observation, info = self._envs[index].reset(seed=seed, options=option)
-                self._buffers.solved[index] = _is_solved(info)
+                if SUCCESS in self._buffers.infos:  # control jobs have no use for it
+                    self._buffers.solved[index] = _is_solved(info)
                 self._write_observation(index, observation)
         if self._rollout is not None:
             self._rollout.load_states(indices)
@@ -249,7 +253,7 @@ class EnvGroup:
             observation, rewards[num_steps], terminated, truncated, info = env.step(action)
             for key, values in infos.items():
                 value = _info_value(info, key)
-                values[num_steps] = _read_success(value) if key == "success" else value
+                values[num_steps] = _read_success(value) if key == SUCCESS else value
             num_steps += 1
             if terminated or truncated:
                 break
@@ -325,7 +329,7 @@ class EnvGroup:
 
 def _is_solved(info: Mapping[str, Any]) -> bool:
     """Return True if the info of a reset says that the goal is reached; most environments do not say."""
-    value = info.get("success")
+    value = info.get(SUCCESS)
     return False if value is None else _read_success(value)
 
 
@@ -339,7 +343,7 @@ def _read_success(value: Any) -> bool:
     try:
         return read_success(value)
     except ValueError as error:
-        raise ValueError(f"its info['success'] {error}") from None
+        raise ValueError(f"its info[{SUCCESS!r}] {error}") from None
 
 
 @contextlib.contextmanager

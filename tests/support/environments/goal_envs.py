@@ -60,6 +60,20 @@ class LastStepCounts(Reaching):
         return *super().step(action)[:4], {"is_success": is_success}  # type: ignore[return-value]
 
 
+class SuccessInParts(Reaching):
+    """Observes its place alone, and tells how much of the way is done as ``success``."""
+
+    observation_space = Box(-9, 9, (2,))  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation["observation"], {"success": 0.3}
+
+    def step(self, action: Array) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *_ = super().step(action)
+        return observation["observation"], reward, False, False, {"success": 0.3}
+
+
 class WithoutReward(Reaching):
     compute_reward = property()  # type: ignore[assignment]  # raises AttributeError
 
@@ -107,5 +121,16 @@ class OfTwoSizes(Reaching):
         return {**super()._observation(), "achieved_goal": np.zeros(1, np.float32)}
 
 
-for kind in (Reaching, Ending, LastStepCounts, WithoutReward, OneByOne, Mixing, OtherReward, ReadingInfo, OfTwoSizes):
+for kind in (
+    Reaching,
+    Ending,
+    LastStepCounts,
+    SuccessInParts,
+    WithoutReward,
+    OneByOne,
+    Mixing,
+    OtherReward,
+    ReadingInfo,
+    OfTwoSizes,
+):
     gym.register(f"{kind.__name__}-v0", kind)

@@ -85,6 +85,12 @@ def test_an_environment_that_says_nothing_has_no_success() -> None:
     engine.close()
 
 
+def test_other_keys_of_the_info_do_not_matter() -> None:
+    engine = engine_of("env.id=goal_envs:SuccessInParts-v0", "env.adapter=null", "policy.state_dim=2")
+    assert engine.evaluate(range(5)).successes == []
+    engine.close()
+
+
 def test_episodes_add_up() -> None:
     first = Finished([1.0], [5], [True])
     first.add(Finished([2.0, 3.0], [4, 4], [False, True]))
