@@ -55,4 +55,6 @@ def return_lines(result: Mapping[str, Any]) -> list[str]:
         f"return {found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}] over {found['episodes']} episodes of "
         f"{found['mean_steps']:.0f} steps"
     ]
-    return lines + [f"success rate {rates['greedy']:.3f}" for rates in [result.get("mean_success_rate")] if rates]
+    if "mean_success_rate" in result:
+        lines.append(f"success rate {result['mean_success_rate']['greedy']:.3f}")
+    return lines

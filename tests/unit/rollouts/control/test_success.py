@@ -1,6 +1,6 @@
 """Success of control jobs in environments that report it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import tasks
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line
+from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal
 from embodyflow.rollouts.control_rollout import ControlRollout, Finished
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_seed
@@ -46,6 +47,12 @@ def is_on_the_right(engine: ControlRollout, split: str, *names: str | int) -> bo
     return bool(observation["state"][4] > 0)
 
 
+def training_metrics(engine: ControlRollout) -> Mapping[str, Metric]:
+    """Return the metrics of the first iteration's rollout."""
+    call = SimpleNamespace(run_folder=None, seed=0, iteration=1, node_id="rollout")
+    return tasks.collect_steps(None, worker=engine, call=call).metrics
+
+
 def test_the_last_step_of_an_episode_counts(engine: ControlRollout) -> None:
     expected = [is_on_the_right(engine, "eval", "evaluation episode", episode) for episode in range(8)]
     assert len(set(expected)) == 2
@@ -53,11 +60,8 @@ def test_the_last_step_of_an_episode_counts(engine: ControlRollout) -> None:
 
 
 def test_training_reports_the_success_of_the_episodes_that_end(engine: ControlRollout) -> None:
-    output = tasks.collect_steps(
-        None, worker=engine, call=SimpleNamespace(run_folder=None, seed=0, iteration=1, node_id="rollout")
-    )
     expected = [is_on_the_right(engine, "train", "episode", env, episode) for env in range(2) for episode in range(4)]
-    rate = output.metrics["rollout/success_rate"]
+    rate = training_metrics(engine)["rollout/success_rate"]
     assert (rate.value, rate.weight) == (np.mean(expected), 8)
 
 
@@ -76,12 +80,7 @@ def test_the_evaluation_has_the_share_of_successes(engine: ControlRollout) -> No
 def test_an_environment_that_says_nothing_has_no_success() -> None:
     engine = engine_of("env.id=goal_envs:ReadingInfo-v0")
     assert engine.evaluate(range(5)).successes == []
-    assert (
-        "rollout/success_rate"
-        not in tasks.collect_steps(
-            None, worker=engine, call=SimpleNamespace(run_folder=None, seed=0, iteration=1, node_id="rollout")
-        ).metrics
-    )
+    assert "rollout/success_rate" not in training_metrics(engine)
     engine.close()
 
 
