@@ -1,13 +1,15 @@
 """The time to move rows from one worker group to another on one machine.
 
-Run ``python benchmarks/orchestration/data_plane.py`` (needs ``uv pip install verl transformers``). Contenders take
-turns in each round, so other load on the machine affects all of them alike:
+Run ``python -m benchmarks.orchestration.data_plane`` (needs ``uv pip install verl transformers TransferQueue``).
+Contenders take turns in each round, so other load on the machine affects all of them alike:
 
 * ``ours``: each source puts its rows into the node's buffer, the driver plans, and each target reads its part into a
   writable TensorDict;
 * ``verl``: verl's own code for its single controller returns the sources' rows to the driver, concatenates them, splits
   them into chunks and passes these to the targets; flat rows are a ``DataProto``, ragged rows TensorDicts of nested
   tensors;
+* ``transfer queue``: TransferQueue, the data plane of current verl, with its default storage and key-value interface:
+  each source puts its rows under a key for each, the driver passes keys, and each target gets its rows by them;
 * ``ray refs``: each source splits its rows and ``ray.put``s a dict of tensors per target; each target gets its pieces
   and joins them into a TensorDict;
 * ``memcpy``: each target copies the same number of bytes once, between warm pages;
@@ -15,7 +17,7 @@ turns in each round, so other load on the machine affects all of them alike:
 
 ``deliver`` ends when all targets hold their rows, ``read`` when each has also read every byte of them. No worker reads
 its own rows. Times are medians in milliseconds; ``driver_bytes`` is the number of bytes that a round pickles in the
-driver. ``--quick`` has two sources and two targets, and leaves out verl.
+driver. ``--quick`` has two sources and two targets, and leaves out verl and TransferQueue.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "data_plane.json"
 LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))
 NUM_RANKS = 10
 NUM_ROWS = 512
+PARTITION = "rows"
 ROUNDS = {1: 15, 100: 9, 500: 3, 1000: 3}  # number of rounds by megabytes
 TOO_LARGE = {("verl", "flat", 1000)}  # does not fit into 24 GB of memory: its driver alone needs more than 8 GB
 TARGETS = {"verl": 10.0, "ray refs": 2.0, "memcpy": 0.4}
@@ -89,6 +92,8 @@ ROWS = {"flat": flat_rows, "ragged": ragged_rows}
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_nested and tensor.layout == torch.strided:  # TransferQueue's
+        return torch.cat(tensor.unbind())
     return tensor.values() if tensor.is_nested else tensor
 
 
@@ -146,6 +151,16 @@ class Rank:
     def receive(self, rows: Any) -> None:
         self.received = rows if isinstance(rows, TensorDict) else rows.batch  # else a DataProto
 
+    def put_keys(self, keys: list[str]) -> None:
+        import transfer_queue
+
+        transfer_queue.kv_batch_put(keys, PARTITION, self.rows)
+
+    def get_keys(self, keys: list[str]) -> None:
+        import transfer_queue
+
+        self.received = transfer_queue.kv_batch_get(keys, PARTITION)
+
     def put_pieces(self, cuts: list[tuple[int, int]]) -> list[Any]:
         return [ray.put(cut(self.rows, start, stop)) for start, stop in cuts]
 
@@ -187,9 +202,26 @@ def deliver_verl(sources: list[Any], targets: list[Any]) -> list[Any]:
     return [sent, chunks]
 
 
+def parts_by_rank(num_sources: int, num_targets: int) -> list[RankInput]:
+    """Return which rows each target gets; the shards are named by the ranks of the sources."""
+    counts = [NUM_ROWS * (rank + 1) // num_sources - NUM_ROWS * rank // num_sources for rank in range(num_sources)]
+    return split_evenly([ShardRef(str(rank), "", count) for rank, count in enumerate(counts)], num_targets)
+
+
+def deliver_transfer_queue(sources: list[Any], targets: list[Any]) -> list[Any]:
+    cuts = [NUM_ROWS * rank // len(sources) for rank in range(len(sources) + 1)]
+    put = [list(map(str, range(start, stop))) for start, stop in itertools.pairwise(cuts)]
+    ray.get([source.put_keys.remote(keys) for source, keys in zip(sources, put, strict=True)])
+    wanted = [
+        [key for piece in part.slices for key in put[int(piece.shard.shard_id)][piece.index.start : piece.index.stop]]
+        for part in parts_by_rank(len(sources), len(targets))
+    ]
+    ray.get([target.get_keys.remote(keys) for target, keys in zip(targets, wanted, strict=True)])
+    return [put, wanted]
+
+
 def deliver_ray_refs(sources: list[Any], targets: list[Any]) -> list[Any]:
-    counts = [NUM_ROWS * (rank + 1) // len(sources) - NUM_ROWS * rank // len(sources) for rank in range(len(sources))]
-    parts = split_evenly([ShardRef(str(rank), "", count) for rank, count in enumerate(counts)], len(targets))
+    parts = parts_by_rank(len(sources), len(targets))
     wanted: dict[str, list[tuple[int, tuple[int, int]]]] = defaultdict(list)
     for target, part in enumerate(parts):
         for piece in part.slices:
@@ -217,6 +249,7 @@ def deliver_calls(sources: list[Any], targets: list[Any]) -> list[Any]:
 CONTENDERS: dict[str, Callable[[list[Any], list[Any]], list[Any]]] = {
     "ours": deliver_ours,
     "verl": deliver_verl,
+    "transfer queue": deliver_transfer_queue,
     "ray refs": deliver_ray_refs,
     "memcpy": deliver_memcpy,
     "calls": deliver_calls,
@@ -255,6 +288,8 @@ def measure(
             del passed
             ray.get([target.drop.remote() for target in targets])
             ray.get(buffer.free.remote("1/"))
+            if name == "transfer queue":
+                clear_transfer_queue()
             if turn >= 2:  # after two rounds the pages of all contenders are warm
                 times[name].append((delivered - started, read - started))
     moved = [sums[name] for name in contenders if name not in ("memcpy", "calls")]
@@ -270,6 +305,12 @@ def measure(
     }
 
 
+def clear_transfer_queue() -> None:
+    import transfer_queue
+
+    transfer_queue.kv_clear(list(map(str, range(NUM_ROWS))), PARTITION)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 100], choices=ROUNDS)
@@ -277,10 +318,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two sources and two targets, without verl")
     parser.add_argument("--output", type=Path, default=RESULTS, help="file whose other results stay")
     arguments = parser.parse_args()
-    layouts, left_out = (LAYOUTS[:1], ("verl",)) if arguments.quick else (LAYOUTS, ())
+    layouts, left_out = (LAYOUTS[:1], ("verl", "transfer queue")) if arguments.quick else (LAYOUTS, ())
     figures = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"results": []}
     for megabytes, kind, layout in itertools.product(arguments.megabytes, arguments.kinds, layouts):
-        with ranks_and_buffer(max(2, round(3.5 * megabytes / 1000)) * 10**9) as (ranks, buffer):
+        with ranks_and_buffer(max(2, round(3.5 * megabytes / 1000)) * 10**9, "transfer queue" not in left_out) as (
+            ranks,
+            buffer,
+        ):
             medians = measure(ranks, buffer, kind, megabytes, layout, left_out)
         ours = medians["ours"]["deliver_ms"]
         ratios = {name: row["deliver_ms"] / ours for name, row in medians.items() if name != "ours"}
@@ -294,23 +338,37 @@ def main() -> None:
 
 
 @contextmanager
-def ranks_and_buffer(object_store_bytes: int) -> Iterator[tuple[list[Any], Any]]:
+def ranks_and_buffer(object_store_bytes: int, with_queue: bool) -> Iterator[tuple[list[Any], Any]]:
     """Start Ray for one layout, because neither its object store nor its processes release memory between layouts."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    root = str(Path(__file__).resolve().parents[2])
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
         address="local",
+        num_cpus=16,  # TransferQueue's actors ask for more than two
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=object_store_bytes,
-        runtime_env={"env_vars": {"PYTHONPATH": root}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(path)}},
     )
     try:
         rank = ray.remote(num_cpus=0)(Rank)
         buffers = start_buffers("data-plane", BufferConfig(memory_gb=object_store_bytes / 1e9))
-        yield [rank.remote(buffers) for _ in range(NUM_RANKS)], next(iter(buffers.values()))
+        with transfer_queue_of_ray() if with_queue else nullcontext():
+            yield [rank.remote(buffers) for _ in range(NUM_RANKS)], next(iter(buffers.values()))
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def transfer_queue_of_ray() -> Iterator[None]:
+    """Start TransferQueue's controller and its two default storage units, which ranks then find by name."""
+    import transfer_queue
+
+    transfer_queue.init()
+    try:
+        yield
+    finally:
+        transfer_queue.close()
 
 
 def show(result: dict[str, Any]) -> None:

@@ -114,8 +114,8 @@ def data_plane() -> str:
             (
                 f"{each['megabytes']} MB {each['kind']}, {sources} → {targets}",
                 f"{each['ours']['deliver_ms']:.0f} ms",
-                f"{ratios['verl']:.1f}" if "verl" in ratios else "–",
-                f"{ratios['ray refs']:.1f}",
+                f"{each['calls']['deliver_ms']:.0f} ms",
+                *(f"{ratios[peer]:.1f}" if peer in ratios else "–" for peer in ("transfer queue", "verl", "ray refs")),
                 percent(ratios["memcpy"]),
                 f"{each['ours']['driver_bytes'] / 1000:.1f} kB",
             )
@@ -123,6 +123,8 @@ def data_plane() -> str:
     header = (
         "Rows, sources → targets",
         "Ours",
+        "Calls",
+        "TransferQueue ÷ ours",
         "verl ÷ ours",
         "Ray references ÷ ours",
         "Share of memcpy",
