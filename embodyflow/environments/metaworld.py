@@ -16,6 +16,7 @@ from metaworld.env_dict import ENV_CLS_MAP
 from metaworld.policies import ENV_POLICY_MAP
 from numpy.typing import NDArray
 
+from embodyflow.environments.build_memory import free_build_memory
 from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goal_env import GoalEnv
 from embodyflow.environments.metaworld_step import FastStep
@@ -148,6 +149,7 @@ class MetaWorldEnv(GoalEnv):
             ValueError: The split has no such goal.
         """
         self._begin(seed, options)
+        free_build_memory()
         self._raw = self._sim.reset_to(self._goal_vector(self._goal))
         return self.observe(), self._info(success=False)
 

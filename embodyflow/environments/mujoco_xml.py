@@ -13,6 +13,8 @@ from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from embodyflow.environments.build_memory import free_build_memory
+
 Floats = NDArray[np.float64]
 
 
@@ -77,6 +79,7 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """Start at the scene's first keyframe, or its default state, with the noise of ``spread``."""
         super().reset(seed=seed)
+        free_build_memory()
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         else:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from embodyflow.environments.build_memory import free_build_memory
 from embodyflow.environments.choices import check_choice
 from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.libero import suites
@@ -130,6 +131,7 @@ class LiberoEnv(GoalEnv):
             ValueError: The split has no such initial state.
         """
         self._begin(seed, options)
+        free_build_memory()
         self._expert = None
         self._scene.use(self._wrapped)
         if self._goal not in self._settled:

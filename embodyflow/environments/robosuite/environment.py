@@ -9,6 +9,7 @@ from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
+from embodyflow.environments.build_memory import free_build_memory
 from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.robosuite import seeded
 from embodyflow.environments.robosuite.lift_expert import Floats, Lifter
@@ -116,6 +117,7 @@ class RobosuiteEnv(GoalEnv):
             ValueError: The split has no such goal.
         """
         self._begin(seed, options)
+        free_build_memory()
         self._expert = self._scene.expert()
         self._placement.poses = draw_poses(self._draws_of(self._goal), len(self._scene.cubes), self._spread)
         self._sim.reset()
