@@ -58,7 +58,11 @@ RUNS = (
     *((4, 4, 1), (2, 4, 0), (1, 1, 1), (2, 2, 1)),
 )
 """Rollout workers, trainer ranks and staleness of the runs."""
-SOURCES = {"from_one": ((1, 1, 0),), "from_two": ((1, 1, 0), (2, 2, 0))}
+SOURCES = {
+    "from_one": ((1, 1, 0),),
+    "from_two": ((1, 1, 0), (2, 2, 0)),
+    "from_three": ((1, 1, 0), (2, 2, 0), (2, 4, 0)),
+}
 """Runs that each forecast is made from."""
 GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
 MODEL = ModelSize(7e9)

@@ -33,7 +33,12 @@ class Cost:
 
     def times(self, factor: float) -> "Cost":
         """Return the cost of ``factor`` times the work."""
-        return Cost(self.seconds * factor, self.computing * factor)
+        return self.scaled(factor, factor)
+
+    def scaled(self, seconds: float, computing: float) -> "Cost":
+        """Return the cost with ``seconds`` times the time, at least that of computing, ``computing`` times as much."""
+        cpu = self.computing * computing
+        return Cost(max(self.seconds * seconds, cpu), cpu)
 
 
 @dataclass(frozen=True)

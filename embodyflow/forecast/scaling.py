@@ -1,16 +1,20 @@
 """The costs of a run's iterations with other numbers of workers, ranks and rows, on machines of the same kind.
 
-A node's seconds are a line in the rows of its busiest rank, s(x) = a + b x. One run tells a single point of the line;
-then a = 0, and half of the rows take half of the time. Further runs with other numbers of rows per rank tell both: the
-line is that of least squares through the runs' medians, with a ≥ 0 and b ≥ 0. A node with a sample s at x rows takes
-s · s(x′) / s(x) at x′ rows. What is between nodes and the commit stay as they are.
+A node's seconds are s(x, n) = a + b x + c (n − 1) / n, with x rows on its busiest rank. The last part is what n
+trainer ranks exchange: each moves (n − 1) / n of all weights and gradients, as on a ring. Other nodes have c = 0, and
+the commit has b = 0. One run tells a single point; then only b is above zero, and half of the rows take half of the
+time. Further runs tell more: two runs with other numbers of ranks b and c, two with as many ranks a and b, and more
+runs all three, by least squares through their medians with no part below zero. A sample of s seconds becomes
+s · s(x′, n′) / s(x, n). What is between nodes stays as it is.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from embodyflow.config import RunConfig
@@ -35,35 +39,65 @@ SCALED = (
 
 
 @dataclass(frozen=True)
+class Point:
+    """What a run tells about a piece of work.
+
+    Attributes:
+        rows: Rows of the busiest rank.
+        ranks: Ranks that exchange weights, n.
+        seconds: Seconds of an iteration, as a median.
+    """
+
+    rows: float
+    ranks: int
+    seconds: float
+
+    def measure(self, part: str) -> float:
+        """Return what a part of :class:`Line` is multiplied with."""
+        return {"per_row": self.rows, "exchange": (self.ranks - 1) / self.ranks, "fixed": 1.0}[part]
+
+
+@dataclass(frozen=True)
 class Line:
-    """Seconds by rows per rank, a + b x.
+    """Seconds by rows per rank and by ranks, a + b x + c (n − 1) / n.
 
     Attributes:
         fixed: Seconds without rows, a.
         per_row: Seconds of a row, b.
+        exchange: Seconds in which infinitely many ranks would exchange their weights, c.
     """
 
-    fixed: float
-    per_row: float
+    fixed: float = 0.0
+    per_row: float = 0.0
+    exchange: float = 0.0
 
-    def at(self, rows: float) -> float:
+    def at(self, rows: float, ranks: int = 1) -> float:
         """Return the seconds at some rows per rank."""
-        return self.fixed + self.per_row * rows
+        return self.fixed + self.per_row * rows + self.exchange * (ranks - 1) / ranks
 
 
-def fitted(points: Sequence[tuple[float, float]]) -> Line:
-    """Return the line of least squares through points (rows per rank, seconds), with no negative part.
+NODE_PARTS = ("per_row", "exchange", "fixed")
+"""Parts of the line of a node. Fewer points than parts leave out the last ones."""
+COMMIT_PARTS = ("fixed", "exchange")
 
-    Points with the same number of rows give a line through zero.
+
+def fitted(points: Sequence[Point], parts: Sequence[str] = NODE_PARTS) -> Line:
+    """Return the line of least squares through points, with no negative part.
+
+    A part that is the same at all points is left out, except the first one.
     """
-    x, y = fmean(point[0] for point in points), fmean(point[1] for point in points)
-    spread = sum((point[0] - x) ** 2 for point in points)
-    slope = sum((point[0] - x) * (point[1] - y) for point in points) / spread if spread else y / x
-    if slope < 0:
-        return Line(y, 0.0)
-    if y - slope * x < 0:
-        return Line(0.0, sum(a * b for a, b in points) / sum(a * a for a, _ in points))
-    return Line(y - slope * x, slope)
+    differing = [part for part in parts[1:] if part == "fixed" or len({each.measure(part) for each in points}) > 1]
+    told = [parts[0], *differing][: len({(each.rows, each.ranks) for each in points})]
+    seconds = np.array([each.seconds for each in points])
+    best, least = Line(), math.inf
+    for size in range(len(told), 0, -1):
+        for chosen in itertools.combinations(told, size):
+            measures = np.array([[each.measure(part) for part in chosen] for each in points])
+            values = np.linalg.lstsq(measures, seconds, rcond=None)[0]
+            error = float(np.sum((measures @ values - seconds) ** 2))
+            if error < least - 1e-12 and (values >= 0).all():
+                best, least = Line(**dict(zip(chosen, values.tolist(), strict=True))), error
+    return best
 
 
 def changed(base: RunConfig, values: Mapping[str, str]) -> RunConfig:
@@ -122,19 +156,41 @@ def scaled(record: RunRecord, config: RunConfig, others: Sequence[RunRecord] = (
         config: Configuration to scale them to, see :func:`changed`.
         others: Further runs of the same job, for what does not scale with the rows.
     """
-    before, after = rows_per_rank(record.config), rows_per_rank(config)
-    factors = {}
-    for node in record.graph.nodes:
-        group = runs_on(record.graph, node)
-        line = fitted([_point(each, node, group) for each in (record, *others)])
-        here = line.at(before[group])
-        factors[node] = line.at(after[group]) / here if here > 0 else 1.0
+    runs = (record, *others)
+    factors = {node: _factors(runs, config, node) for node in record.graph.nodes}
+    commits = [_point(each, "trainer", [sample.commit.seconds for sample in each.samples]) for each in runs]
+    commit = _ratio(fitted(commits, COMMIT_PARTS), commits[0], _shape_at(config, "trainer"))
     return [
-        Sample({node: cost.times(factors[node]) for node, cost in sample.nodes.items()}, sample.between, sample.commit)
+        Sample(
+            {node: cost.scaled(*factors[node]) for node, cost in sample.nodes.items()},
+            sample.between,
+            sample.commit.times(commit),
+        )
         for sample in record.samples
     ]
 
 
-def _point(record: RunRecord, node: str, group: str) -> tuple[float, float]:
-    seconds = median(sample.nodes[node].seconds for sample in record.samples)
-    return rows_per_rank(record.config)[group], seconds
+def _factors(runs: Sequence[RunRecord], config: RunConfig, node: str) -> tuple[float, float]:
+    """Return how many times the seconds, and the CPU seconds, of the first run a node takes with another configuration.
+
+    They differ, because a rank that waits for another one takes time and computes nothing.
+    """
+    group = runs_on(runs[0].graph, node)
+    after, costs = _shape_at(config, group), [[sample.nodes[node] for sample in run.samples] for run in runs]
+    seconds = [_point(run, group, [cost.seconds for cost in each]) for run, each in zip(runs, costs, strict=True)]
+    computing = [_point(run, group, [cost.computing for cost in each]) for run, each in zip(runs, costs, strict=True)]
+    return _ratio(fitted(seconds), seconds[0], after), _ratio(fitted(computing), computing[0], after)
+
+
+def _point(record: RunRecord, group: str, seconds: Sequence[float]) -> Point:
+    return Point(*_shape_at(record.config, group), median(seconds))
+
+
+def _shape_at(config: RunConfig, group: str) -> tuple[float, int]:
+    """Return the rows of a group's busiest rank, and the number of ranks that exchange weights."""
+    return rows_per_rank(config)[group], config.trainer.num_ranks if group == "trainer" else 1
+
+
+def _ratio(line: Line, before: Point, after: tuple[float, int]) -> float:
+    here = line.at(before.rows, before.ranks)
+    return line.at(*after) / here if here > 0 else 1.0

@@ -90,16 +90,14 @@ def forecasts() -> str:
     for run in read("forecast")["comparisons"]:
         order = "synchronous" if not run["staleness"] else f"{run['staleness']} ahead"
         what = (run["job"], f"{run['workers']}, {run['ranks']}", order, f"{run['cores_of_others']:.1f}")
-        alone = f"{run['with_cores']:.2f} s" if "with_cores" in run else "–"
-        of_alone = (_error(run, source, "error_with_cores") for source in ("from_one", "from_two"))
-        of_measured = (_error(run, source, "error") for source in ("from_one", "from_two"))
-        rows.append((*what, alone, *of_alone, f"{run['measured']:.2f} s", *of_measured))
-    errors = ("from one", "from two")
-    return table(("Job", "Workers, ranks", "Order", "Others", "With cores", *errors, "Measured", *errors), rows)
+        errors = (_error(run, source) for source in ("from_one", "from_two", "from_three"))
+        rows.append((*what, f"{run['measured']:.2f} s", *errors))
+    errors_from = ("from one", "from two", "from three")
+    return table(("Job", "Workers, ranks", "Order", "Others", "Measured", *errors_from), rows)
 
 
-def _error(run: Mapping[str, Any], source: str, name: str) -> str:
-    error = run.get(source, {}).get(name)
+def _error(run: Mapping[str, Any], source: str) -> str:
+    error = run.get(source, {}).get("error")
     return "–" if error is None else f"{error:+.0%}"
 
 

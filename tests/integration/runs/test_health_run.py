@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, open_browser
 from small_runs import SMALL_CONTROL, Runs, training_records
 from support_path import SUPPORT_PATH
 from waiting import eventually, finish
@@ -111,6 +112,36 @@ def test_a_paused_run_asks_again_after_its_process_was_killed(runs: Runs, prefec
     assert process.returncode == 0, output[-4000:]
     assert rates(runs, "asks") == [3e-4, 1.5e-4, 1.5e-4]
     assert ("answer", 2) in kinds(runs, "asks")
+
+
+@pytest.mark.slow
+def test_a_person_answers_in_the_ui(runs: Runs, prefect_api: str, tmp_path: Path) -> None:
+    with open_browser(prefect_api, tmp_path / "screenshots") as browser:
+        process = start(runs, "clicked", *PAUSES)
+        try:
+            assert eventually(lambda: paused_flow_run(prefect_api, "clicked"), 400)
+            click_through(browser, f"/runs/flow-run/{paused_flow_run(prefect_api, 'clicked')}", "roll_back")
+        except BaseException:
+            process.terminate()  # it would wait for an answer
+            raise
+        finally:
+            output = finish(process)
+    assert process.returncode == 0, output[-4000:]
+    assert rates(runs, "clicked") == [3e-4, 1.5e-4, 1.5e-4]
+    assert ("answer", 2) in kinds(runs, "clicked")
+
+
+def click_through(browser: Browser, page_of_run: str, answer: str) -> None:
+    """Resume a paused flow run as a person does: read the finding, choose an answer, submit."""
+    page = browser.open(page_of_run)
+    page.get_by_role("button", name="Resume").first.click()
+    form = page.locator(".p-modal")
+    form.get_by_text("in iteration 2 the rate 0.0003 is too high").wait_for()
+    browser.photograph(page, "question")
+    form.locator(".p-select-button__control").click()
+    page.locator(".p-select-option", has_text=answer).click()
+    browser.photograph(page, "answer")
+    form.get_by_role("button", name="Submit").click()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.forecast.record import Cost, RunRecord, read_run
 from embodyflow.forecast.roofline import Assumptions, Target, assumed, cache_bytes, on_devices
-from embodyflow.forecast.scaling import Line, changed, fitted, rows_per_rank, scaled, shape_of
+from embodyflow.forecast.scaling import COMMIT_PARTS, Line, Point, changed, fitted, rows_per_rank, scaled, shape_of
 from embodyflow.forecast.schedule import Shape
 from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
@@ -72,17 +72,43 @@ def test_a_second_run_tells_what_does_not_scale(tmp_path: Path) -> None:
     assert sample.nodes["rollout"].seconds == pytest.approx(0.8 + 2 * 3.2)
 
 
-@given(st.floats(0, 5), st.floats(0.01, 5), st.lists(st.floats(1, 100), min_size=2, max_size=4, unique=True))
-def test_points_on_a_line_give_the_line(fixed: float, per_row: float, rows: list[float]) -> None:
-    line = fitted([(each, fixed + per_row * each) for each in rows])
+def test_a_second_run_tells_what_ranks_exchange(tmp_path: Path) -> None:
+    """Half of the rows would take 0.75 s. Two ranks take 1.25 s: they exchange for 0.5 s and compute for half of it.
+
+    With four ranks each exchanges 3/4 of the weights in place of 1/2, so 1.5 times as long.
+    """
+    record = record_of(tmp_path, *SMALL)
+    seconds = {"perf/train_actor_seconds": 1.25, "perf/train_actor_queued_seconds": 0.0}
+    more = seconds | {"perf/train_actor_cpu_seconds": 2 * 1.0, "perf/commit_seconds": 1.5}
+    other = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", name="other", **more)
+    [sample, _] = scaled(record, changed(record.config, {"trainer.num_ranks": "4"}), [other])
+    assert sample.nodes["train_actor"].seconds == pytest.approx(1.5 / 4 + 0.75)
+    assert sample.nodes["train_actor"].computing == pytest.approx(1.5 / 4 + 0.375)
+    assert sample.commit.seconds == pytest.approx(1.0 + 0.75), "the commit exchanges weights, whatever the rows are"
+    assert sample.nodes["rollout"] == record.samples[0].nodes["rollout"]
+
+
+PARTS = st.floats(0, 5)
+
+
+@given(PARTS, st.floats(0.01, 5), PARTS, st.lists(st.floats(1, 100), min_size=2, max_size=4, unique=True))
+def test_points_on_a_line_give_the_line(fixed: float, per_row: float, exchange: float, rows: list[float]) -> None:
+    of_equal_ranks = fitted([Point(each, 1, fixed + per_row * each) for each in rows])
     for each in (*rows, 50.0):
-        assert line.at(each) == pytest.approx(fixed + per_row * each, rel=1e-3, abs=1e-3)
+        assert of_equal_ranks.at(each) == pytest.approx(fixed + per_row * each, rel=1e-3, abs=1e-3)
+    line = Line(fixed, per_row, exchange)
+    places = [(rows[0], 1), (rows[0], 2), (rows[0], 4), *((each, 2) for each in rows[1:])]
+    found = fitted([Point(each, ranks, line.at(each, ranks)) for each, ranks in places])
+    for each, ranks in (*places, (50.0, 8)):
+        assert found.at(each, ranks) == pytest.approx(line.at(each, ranks), rel=1e-3, abs=1e-3)
 
 
 def test_a_line_has_no_negative_part() -> None:
-    assert fitted([(2.0, 3.0)]) == Line(0.0, 1.5)
-    assert fitted([(1.0, 2.0), (2.0, 1.0)]) == Line(1.5, 0.0)
-    assert fitted([(1.0, 1.0), (2.0, 3.0)]) == Line(0.0, pytest.approx(1.4))
+    assert fitted([Point(2.0, 1, 3.0)]) == Line(per_row=pytest.approx(1.5))
+    assert fitted([Point(1.0, 1, 2.0), Point(2.0, 1, 1.0)]) == Line(fixed=pytest.approx(1.5))
+    assert fitted([Point(1.0, 1, 1.0), Point(2.0, 1, 3.0)]) == Line(per_row=pytest.approx(1.4))
+    assert fitted([Point(1.0, 2, 1.0), Point(2.0, 1, 3.0)]) == Line(per_row=pytest.approx(1.4))
+    assert fitted([Point(8.0, 1, 1.0), Point(4.0, 2, 0.5)], COMMIT_PARTS) == Line(fixed=pytest.approx(0.75))
 
 
 @pytest.mark.parametrize(
