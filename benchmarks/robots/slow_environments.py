@@ -45,10 +45,10 @@ JOBS = {
             "env.tasks=[libero_object/0]",
             "evaluation.num_goals=20",
         ),
-        *("rollout.num_groups=4", "iterations=5"),
+        *("rollout.num_groups=4", "iterations=20"),
     ],
 }
-NUM_ENVS = {"push": 32, "libero": 8}
+NUM_ENVS = {"push": 32, "libero": 16}
 SUCCESS = ("success_rate_before", "success_rate_after", "sampled_success_rate_before", "sampled_success_rate_after")
 RESULTS = ROOT / "benchmarks/results/slow_environments.json"
 

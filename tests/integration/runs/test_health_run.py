@@ -138,7 +138,7 @@ def click_through(browser: Browser, page_of_run: str, answer: str) -> None:
     form = page.locator(".p-modal")
     form.get_by_text("in iteration 2 the rate 0.0003 is too high").wait_for()
     browser.photograph(page, "question")
-    form.locator(".p-select-button__control").click()
+    form.locator(".p-select-button__control").press("ArrowDown")  # opens the list
     page.locator(".p-select-option", has_text=answer).click()
     browser.photograph(page, "answer")
     form.get_by_role("button", name="Submit").click()
