@@ -52,8 +52,16 @@ def config_folders() -> list[Path]:
 
 
 def make_importable() -> None:
-    """Put the current folder on the import path, where ``python -m`` puts it by itself."""
-    if (here := os.getcwd()) not in sys.path:
+    """Put the current folder on the import path, where ``python -m`` puts it by itself.
+
+    Raises:
+        ConfigError: The current folder was removed.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the current folder was removed; change to one that exists") from error
+    if here not in sys.path:
         sys.path.insert(0, here)
 
 

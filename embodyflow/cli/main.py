@@ -1,21 +1,19 @@
 """The ``embodyflow`` command: its options, and what each of its commands calls."""
 
-import functools
-import os
+import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, ParamSpec
-from urllib.error import URLError
+from typing import Annotated, Literal
 
 import typer
 
 from embodyflow import __version__
 from embodyflow.cli.completion import complete_experiment, complete_flow, complete_run, complete_run_name
+from embodyflow.cli.exit_codes import returns_code
+from embodyflow.cli.plain_text import given_path
 from embodyflow.errors import ConfigError
-from embodyflow.project import make_importable, rooms_note
-
-Arguments = ParamSpec("Arguments")
+from embodyflow.project import rooms_note
 
 app = typer.Typer(
     help="Prefect runs the experiment, Ray runs the tensors.",
@@ -33,16 +31,21 @@ Flow = Annotated[
     ),
 ]
 RunFolderPath = Annotated[
-    Path, typer.Argument(help="folder of the run, such as runs/mine", metavar="RUN", autocompletion=complete_run)
+    Path,
+    typer.Argument(
+        help="folder of the run, such as runs/mine", metavar="RUN", autocompletion=complete_run, parser=given_path
+    ),
 ]
 RunName = Annotated[
     str, typer.Argument(help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name)
 ]
-RunRoot = Annotated[Path, typer.Option(help="folder that holds the runs' folders", metavar="FOLDER")]
+RunRoot = Annotated[Path, typer.Option(help="folder that holds the runs' folders", metavar="FOLDER", parser=given_path)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failure, 2 bad input, 130 or 143 stopped by a signal."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what no text and no terminal can
+        sys.stdout.reconfigure(errors="backslashreplace")
     is_given = bool(sys.argv[1:] if arguments is None else arguments)  # no words show the help, which Typer prints
     try:
         code = app(arguments, prog_name="embodyflow", standalone_mode=not is_given)
@@ -59,37 +62,6 @@ def _in_one_line(mistake: typer.TyperException) -> str:
     command = getattr(getattr(mistake, "ctx", None), "command_path", "embodyflow")
     message = " ".join(mistake.format_message().split()).rstrip(".")
     return f"{command}: {message}; `{command} --help` says what is allowed"
-
-
-def _returns_code(command: Callable[Arguments, int]) -> Callable[Arguments, None]:
-    """Make a command's return value the exit code, and print the mistakes of its user in one line."""
-
-    @functools.wraps(command)
-    def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
-        # Each command imports what it needs when it runs, so --help is quick.
-        from embodyflow.stack.diagnosis import StackError
-        from embodyflow.stack.signals import exit_on_signals
-
-        make_importable()  # the project's rooms and the user's own modules, as for `python -m flows.grpo`
-        exit_on_signals()
-        try:
-            code = command(*arguments, **options)
-            sys.stdout.flush()
-        except ConfigError as error:
-            print(error, file=sys.stderr)
-            code = 2
-        except StackError as error:
-            print(f"error: {error}", file=sys.stderr)
-            code = 1
-        except BrokenPipeError:  # the reader of our output, such as head, closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
-            code = 1
-        except (URLError, ConnectionError) as error:
-            print(f"error: the Prefect server went away: {error}", file=sys.stderr)
-            code = 1
-        raise typer.Exit(code)
-
-    return run
 
 
 def _show_version(asked: bool) -> None:
@@ -111,11 +83,13 @@ def _options(
 
 
 @app.command("init", help="create a project in a new folder, or upgrade one")
-@_returns_code
+@returns_code
 def _init(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="folder of the project, such as mine; with --upgrade by default the current one"),
+        typer.Argument(
+            help="folder of the project, such as mine; with --upgrade by default the current one", parser=given_path
+        ),
     ] = None,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="bring a project to the installed version; keep your changes")
@@ -132,7 +106,7 @@ def _init(
 
 
 @app.command("doctor", help="show what this machine offers")
-@_returns_code
+@returns_code
 def _doctor() -> int:
     from embodyflow.cli.doctor import report
 
@@ -141,7 +115,7 @@ def _doctor() -> int:
 
 
 @app.command("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
-@_returns_code
+@returns_code
 def _check_env(
     words: Annotated[
         list[str],
@@ -158,7 +132,7 @@ def _check_env(
 
 
 @app.command("config", help="show every key of a run's configuration and what it means")
-@_returns_code
+@returns_code
 def _config(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="key=value", help="experiment and overrides, as for a run")
@@ -171,10 +145,12 @@ def _config(
 
 
 @app.command("port", help="port a workflow file of siiRL; exit 2 if it cannot be ported")
-@_returns_code
+@returns_code
 def _port(
-    workflow: Annotated[Path, typer.Argument(help="YAML or JSON file of siiRL")],
-    out: Annotated[Path | None, typer.Option(help="file to write (default: print it)")] = None,
+    workflow: Annotated[Path, typer.Argument(help="YAML or JSON file of siiRL", parser=given_path)],
+    out: Annotated[
+        Path | None, typer.Option(help="file to write (default: print it)", metavar="FILE", parser=given_path)
+    ] = None,
     experiment: Annotated[str | None, typer.Option(help="experiment to write with the settings of agents")] = None,
     share_weights: Annotated[bool, typer.Option("--share-weights", help="train one policy for all agents")] = False,
 ) -> int:
@@ -187,7 +163,7 @@ def _port(
 
 
 @app.command("up", help="start Ray, the Prefect server and a Prefect worker; Ctrl-C stops them")
-@_returns_code
+@returns_code
 def _up(
     detach: Annotated[bool, typer.Option("--detach", help="return as soon as the stack is ready")] = False,
 ) -> int:
@@ -198,7 +174,7 @@ def _up(
 
 
 @app.command("down", help="stop the stack from another terminal; name the runs that this stops")
-@_returns_code
+@returns_code
 def _down() -> int:
     from embodyflow.cli import up
 
@@ -206,7 +182,7 @@ def _down() -> int:
 
 
 @app.command("status", help="show the running stack; exit 1 if none is up")
-@_returns_code
+@returns_code
 def _status() -> int:
     from embodyflow.cli import up
 
@@ -218,7 +194,7 @@ def _status() -> int:
 
 
 @app.command("run", help="run an experiment; start and stop a local stack if none is up")
-@_returns_code
+@returns_code
 def _run(
     words: Annotated[
         list[str] | None,
@@ -244,7 +220,7 @@ def _run(
 
 
 @app.command("runs", help="list the runs: state, experiment, iteration, success, age, folder")
-@_returns_code
+@returns_code
 def _runs(run_root: RunRoot = Path("runs")) -> int:
     from embodyflow.cli.run_folders.runs import show_runs
 
@@ -252,7 +228,7 @@ def _runs(run_root: RunRoot = Path("runs")) -> int:
 
 
 @app.command("logs", help="print the log of a run, its run.log")
-@_returns_code
+@returns_code
 def _logs(
     run: RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,
@@ -264,7 +240,7 @@ def _logs(
 
 
 @app.command("answer", help="answer the question of a paused run; without an answer, show the question")
-@_returns_code
+@returns_code
 def _answer(
     run: RunName,
     answer: Annotated[
@@ -278,7 +254,7 @@ def _answer(
 
 
 @app.command("explain", help="say where the time of a run goes, and what would make it faster")
-@_returns_code
+@returns_code
 def _explain(run: RunName, run_root: RunRoot = Path("runs")) -> int:
     from embodyflow.cli.speed.explain import show_explanation
 
@@ -286,13 +262,16 @@ def _explain(run: RunName, run_root: RunRoot = Path("runs")) -> int:
 
 
 @app.command("compare", help="compare runs: results, time, configuration, curves")
-@_returns_code
+@returns_code
 def _compare(
     runs: Annotated[
         list[str],
         typer.Argument(help="names of the runs, or their folders", metavar="RUN", autocompletion=complete_run_name),
     ],
-    picture: Annotated[Path | None, typer.Option(help="file to draw curves to, ending in .png or .svg")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="file to draw curves to, ending in .png or .svg", metavar="FILE", parser=given_path),
+    ] = None,
     run_root: RunRoot = Path("runs"),
 ) -> int:
     from embodyflow.cli.comparison.compare import show_comparison
@@ -301,7 +280,7 @@ def _compare(
 
 
 @app.command("trace", help="join the trace of a run into one file, which Perfetto opens")
-@_returns_code
+@returns_code
 def _trace(
     run: RunName,
     otlp: Annotated[
@@ -316,7 +295,7 @@ def _trace(
 
 
 @app.command("ledger", help="show and check the record of a run")
-@_returns_code
+@returns_code
 def _ledger(run: RunFolderPath) -> int:
     from embodyflow.cli.run_folders.ledger import show_ledger
 
@@ -324,7 +303,7 @@ def _ledger(run: RunFolderPath) -> int:
 
 
 @app.command("reproduce", help="train again from the record of a run and compare every digest; exit 1 at a difference")
-@_returns_code
+@returns_code
 def _reproduce(
     run: RunName,
     iterations: Annotated[
@@ -338,7 +317,7 @@ def _reproduce(
 
 
 @app.command("episodes", help="list the episodes that a run keeps")
-@_returns_code
+@returns_code
 def _episodes(
     run: RunFolderPath,
     iteration: Annotated[int | None, typer.Option(help="iteration that played them (default: all)")] = None,
@@ -355,7 +334,7 @@ def _episodes(
 
 
 @app.command("replay", help="replay an episode; exit 1 if it differs from the record")
-@_returns_code
+@returns_code
 def _replay(run: RunFolderPath, uid: Annotated[int, typer.Argument(help="uid of the episode", metavar="UID")]) -> int:
     from embodyflow.cli.episodes.replay import replay
 
@@ -363,11 +342,14 @@ def _replay(run: RunFolderPath, uid: Annotated[int, typer.Argument(help="uid of 
 
 
 @app.command("export-dataset", help="replay the episodes that a run keeps; write them as a LeRobot data set")
-@_returns_code
+@returns_code
 def _export_dataset(
     run: RunFolderPath,
     output: Annotated[
-        Path | None, typer.Option(help="folder to write (default: dataset in the run's folder)", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            help="folder to write (default: dataset in the run's folder)", metavar="FOLDER", parser=given_path
+        ),
     ] = None,
     iteration: Annotated[int | None, typer.Option(help="iteration that played them (default: all)")] = None,
     task: Annotated[str | None, typer.Option(help="name of their task (default: all)", metavar="NAME")] = None,
@@ -403,7 +385,7 @@ Assumptions = Annotated[
 
 
 @app.command("plan", help="show where a pipeline's nodes would run on a cluster")
-@_returns_code
+@returns_code
 def _plan(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="key=value", help="pipeline.yaml=… and other overrides")
@@ -419,7 +401,8 @@ def _plan(
     placement: SharedDevices = None,
     tensor_parallel: Annotated[int, typer.Option(help="ranks that share one copy of a rollout model")] = 1,
     picture: Annotated[
-        Path | None, typer.Option(help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
+        Path | None,
+        typer.Option(help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)", metavar="FILE", parser=given_path),
     ] = None,
     runs: ForecastFrom = None,
     assume: Assumptions = None,

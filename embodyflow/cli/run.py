@@ -81,7 +81,7 @@ class FlowRun:
     @property
     def id(self) -> str | None:
         """The flow run's id; ``None`` if it is not submitted (yet)."""
-        found = re.search(r"UUID: ([0-9a-f-]{36})", self._log.read_text())
+        found = re.search(r"UUID: ([0-9a-f-]{36})", self._log.read_text(errors="replace"))
         return found.group(1) if found else None
 
     def cancel(self) -> None:
@@ -97,7 +97,7 @@ class FlowRun:
     def failure(self) -> str:
         """Return the reason why the run failed or was not accepted."""
         if self.id is None:
-            return self._log.read_text().strip()
+            return self._log.read_text(errors="replace").strip()
         if (run := self._api.flow_run(self.id)) is None:
             return f"the flow run was deleted; resume={self._run_id} continues after the last commit"
         state = run["state"]

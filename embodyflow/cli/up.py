@@ -13,7 +13,7 @@ from embodyflow.stack.diagnosis import diagnose
 from embodyflow.stack.prefect_api import PrefectApi
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.stack import Stack, stop_stack
-from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
+from embodyflow.stack.stack_folder import DamagedStateError, StackFolder, StackState, live_stack
 
 
 def foreground() -> int:
@@ -39,9 +39,9 @@ def detached() -> int:
     command = [sys.executable, "-m", "embodyflow.cli.main", "up"]
     launcher = start_process(command, log=log, env=os.environ, cwd=folder.root, outlives_us=True)
     try:
-        while (state := live_stack(folder)) is None or state.pid != launcher.pid or not state.ready:
+        while (state := _ready_stack(folder, launcher.pid)) is None:
             if launcher.poll() is not None:
-                print(log.read_text().strip(), file=sys.stderr)
+                print(log.read_text(errors="replace").strip(), file=sys.stderr)
                 return int(launcher.returncode)
             time.sleep(0.2)
     except SystemExit:
@@ -50,6 +50,15 @@ def detached() -> int:
     print(_describe(folder, state))
     print(*_resume_commands(folder), sep="\n", end="")
     return 0
+
+
+def _ready_stack(folder: StackFolder, launcher: int) -> StackState | None:
+    """Return the stack of a launcher, given by its process id, once it is ready."""
+    try:
+        state = live_stack(folder)
+    except DamagedStateError:  # the file is an earlier stack's, and the launcher is about to replace it
+        return None
+    return state if state is not None and state.pid == launcher and state.ready else None
 
 
 def down() -> int:

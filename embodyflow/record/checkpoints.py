@@ -9,7 +9,7 @@ from typing import Any
 
 from embodyflow.errors import DamageError, DiskFullError
 from embodyflow.process.files.durable_files import flush, link_or_copy, make_folder, write_atomically
-from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, unfinished_folder
+from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, remove, unfinished_folder
 
 
 class Checkpoints:
@@ -33,15 +33,22 @@ class Checkpoints:
         return list(folders_in(self.path))
 
     def facts(self, iteration: int) -> dict[str, Any]:
-        """Return the facts that a checkpoint was committed with, and ``files``, the digests of its files."""
-        facts: dict[str, Any] = json.loads((self.folder(iteration) / "commit.json").read_text())
+        """Return the facts that a checkpoint was committed with, and ``files``, the digests of its files.
+
+        Raises:
+            FileNotFoundError: The checkpoint has no ``commit.json``.
+            ValueError: ``commit.json`` does not hold facts.
+        """
+        facts: Any = json.loads((self.folder(iteration) / "commit.json").read_text())
+        if not isinstance(facts, dict) or not isinstance(facts.get("files"), dict):
+            raise ValueError("it holds no facts")
         return facts
 
     def weights_digest(self, iteration: int) -> str | None:
         """Return the SHA-256 of a checkpoint's weights; ``None`` if it is damaged, which :meth:`verify` explains."""
         try:
             return str(self.facts(iteration)["weights_digest"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except (FileNotFoundError, IsADirectoryError, ValueError, KeyError):
             return None
 
     def begin(self, iteration: int) -> Path:
@@ -96,14 +103,14 @@ class Checkpoints:
         write_atomically(unfinished / "commit.json", json.dumps(facts | {"files": digests}, indent=2))
         for folder in (*filter(Path.is_dir, unfinished.rglob("*")), unfinished):
             flush(folder)
-        shutil.rmtree(final, ignore_errors=True)
+        remove(final, ignore_errors=True)
         os.replace(unfinished, final)
         flush(self.path)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
             drop(self.folder(old))
         for interrupted in dropped_in(self.path):
-            shutil.rmtree(interrupted)
+            remove(interrupted)
 
     def adopt(self, iteration: int, other: "Checkpoints") -> None:
         """Take a committed checkpoint of another folder in one step; hard links avoid copies of the files."""
@@ -111,7 +118,7 @@ class Checkpoints:
         unfinished, final = unfinished_folder(self.path, iteration), self.folder(iteration)
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(other.folder(iteration), unfinished, copy_function=link_or_copy)
-        shutil.rmtree(final, ignore_errors=True)
+        remove(final, ignore_errors=True)
         os.replace(unfinished, final)
         flush(self.path)
 
@@ -124,7 +131,7 @@ class Checkpoints:
         folder = self.folder(iteration)
         try:
             digests = self.facts(iteration)["files"]
-        except (FileNotFoundError, ValueError, KeyError) as error:  # other errors say nothing about the content
+        except (FileNotFoundError, IsADirectoryError, ValueError) as error:  # others say nothing about the content
             raise DamageError(f"{folder / 'commit.json'} is missing or damaged") from error
         for name, digest in digests.items():
             if not (folder / name).is_file() or _digest(folder / name) != digest:

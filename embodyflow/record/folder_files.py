@@ -27,13 +27,22 @@ def read_config(path: Path) -> dict[str, Any]:
     return updated
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     """Return the object in a JSON file; ``None`` if there is no such file.
 
+    Args:
+        path: The file.
+        needed: Keys that the object must have.
+
     Raises:
-        ConfigError: The file cannot be read, or holds something else.
+        ConfigError: The file cannot be read, holds something else, or lacks a key.
     """
-    return _read(path, json.loads) if path.exists() else None
+    if not path.exists():
+        return None
+    values = _read(path, json.loads)
+    if missing := [key for key in needed if key not in values]:
+        raise ConfigError(f"{path}: is damaged: it has no {missing[0]}")
+    return values
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:

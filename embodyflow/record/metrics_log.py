@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from embodyflow.errors import DamageError
 from embodyflow.process.files.durable_files import flush, whole_lines, write_durably
 from embodyflow.record.ledger import Ledger
 
@@ -47,10 +48,19 @@ class MetricsLog:
         flush(self.path.parent)
 
     def read(self) -> list[Record]:
-        """Return all lines; one that a killed process left half written does not count."""
+        """Return all lines; one that a killed process left half written does not count.
+
+        Raises:
+            DamageError: A line is damaged; the message names it.
+        """
         if not self.path.exists():
             return []
-        return [json.loads(line) for line in whole_lines(self.path.read_bytes())]
+        lines = whole_lines(self.path.read_bytes())
+        records = list(records_in(lines))
+        if len(records) < len(lines):
+            number = next(number for number, line in enumerate(lines, start=1) if not list(records_in([line])))
+            raise DamageError(f"{self.path}: line {number} is damaged; resume={self.path.parent.name} rebuilds it")
+        return records
 
     def newest(self, number: int) -> list[Record]:
         """Return the last lines, at most ``number`` of them, without reading a long file from its start."""

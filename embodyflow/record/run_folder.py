@@ -170,7 +170,16 @@ class RunFolder:
         return cls(path)
 
     def remove(self) -> None:
-        """Remove the run in one step: a kill leaves the whole folder or none of that name."""
+        """Remove the run in one step: a kill leaves the whole folder or none of that name.
+
+        Raises:
+            ConfigError: The folder is a symbolic link, whose target may be on another disk for a reason.
+        """
+        if self.path.is_symlink():
+            raise ConfigError(
+                f"run_id={self.path.name}: {self.path} is a symbolic link, which is not removed; remove it, or choose "
+                "another run_id"
+            )
         unfinished = _unfinished(self.path)
         _clear(unfinished)
         self.path.replace(unfinished)

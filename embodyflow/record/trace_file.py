@@ -6,12 +6,12 @@ wrote rows or weights to each span that read them.
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from embodyflow.process.files.durable_files import replacing
 from embodyflow.record.trace_part import Event, TracePart
 
 ORDER = ("flow", "rollout", "evaluation", "trainer")
@@ -72,8 +72,7 @@ def write_trace(folder: Path, path: Path) -> int:
     shifts = _shifts(parts)
     starts = [part.first + shift for part, shift in zip(parts, shifts, strict=True) if part.first is not None]
     start, arrows, num_spans = min(starts, default=0), _Arrows(), 0
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
+    with replacing(path) as file:
         file.write("[\n")
         separator = ""
         for number, (part, shift) in enumerate(zip(parts, shifts, strict=True), start=1):
@@ -84,7 +83,6 @@ def write_trace(folder: Path, path: Path) -> int:
         for event in arrows.events():
             file.write(f"{separator}{json.dumps(event)}")
         file.write("\n]\n")
-    aside.replace(path)
     return num_spans
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
 
+_NEEDED = {"name", "ph", "ts", "pid", "tid"}
+
 
 class TraceFacts:
     """What a process records about itself and about clocks.
@@ -85,4 +87,4 @@ def parsed(line: bytes) -> Event | None:
         event: Event = json.loads(line.rstrip(b",\n"))
     except ValueError:  # a disk was full
         return None
-    return event
+    return event if event.keys() >= _NEEDED else None  # a file of another program has other lines

@@ -7,6 +7,9 @@ from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
 
+SECRETS = ("PASSWORD", "CONNECTION_URL")
+"""Settings that no message shows."""
+
 
 class _NamedHere(ServerDatabaseSettings):
     """Settings from the environment, ``.env`` and this folder's TOML files; profiles are for the user's own server."""
@@ -27,6 +30,7 @@ def is_named() -> bool:
     except ValidationError as error:
         mistake = error.errors()[0]
         key = str(mistake["loc"][0]).rpartition("database_")[2].upper()
-        raise ConfigError(f"PREFECT_SERVER_DATABASE_{key}={mistake['input']}: {mistake['msg']}") from error
+        shown = "" if key in SECRETS else f"={mistake['input']}"
+        raise ConfigError(f"PREFECT_SERVER_DATABASE_{key}{shown}: {mistake['msg']}") from None
     url = named.connection_url
     return bool(url and url.get_secret_value()) or named.driver is not None

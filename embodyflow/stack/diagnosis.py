@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from embodyflow.process.files.durable_files import write_atomically
 from embodyflow.process.ports import answers
 from embodyflow.stack.prefect_api import PrefectApi, stack_api
 from embodyflow.stack.services import WORK_POOL, worker_name
@@ -72,7 +73,7 @@ class StackEnd:
 
 def write_end(folder: StackFolder, end: StackEnd) -> None:
     """Record how the stack ended, for :func:`diagnose`."""
-    _path(folder).write_text(json.dumps(asdict(end), indent=2))
+    write_atomically(_path(folder), json.dumps(asdict(end), indent=2))
 
 
 def remove_end(folder: StackFolder) -> None:
@@ -179,6 +180,8 @@ def _read_end(folder: StackFolder) -> StackEnd | None:
         return StackEnd(**json.loads(_path(folder).read_text()))
     except FileNotFoundError:
         return None
+    except (ValueError, TypeError):
+        return StackEnd(f"unknown, because {_path(folder)} is damaged", _path(folder).stat().st_mtime, None)
 
 
 def _path(folder: StackFolder) -> Path:

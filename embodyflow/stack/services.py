@@ -78,13 +78,13 @@ def database_environment(folder: StackFolder) -> dict[str, str]:
 
 def create_auth_string(folder: StackFolder) -> None:
     """Create the password of our Prefect server, unless ``PREFECT_SERVER_API_AUTH_STRING`` chooses it."""
-    folder.private.mkdir(exist_ok=True)
+    folder.prepare()
     write_private(folder.prefect_auth, os.environ.get(SERVER_AUTH_STRING) or new_auth_string())
 
 
 def ray_environment(folder: StackFolder) -> dict[str, str]:
     """Create the secret of our Ray cluster and return the environment variables of the cluster and its drivers."""
-    folder.private.mkdir(exist_ok=True)
+    folder.prepare()
     write_private(folder.ray_token, secrets.token_hex(32))
     return {
         "RAY_AUTH_MODE": "token",

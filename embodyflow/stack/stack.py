@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 
 import psutil
 
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING
+from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, DATABASE, SERVER_AUTH_STRING
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.orchestration.watchers.orphans import marked_processes, start_watcher
 from embodyflow.process.files.private_folder import RAY_SUBFOLDER, private_folder
@@ -28,7 +28,6 @@ from embodyflow.stack.processes import (
     STACK_VARIABLE,
     adopt_orphans,
     descendants,
-    find_process,
     kill_descendants,
     start_process,
     stop_processes,
@@ -48,7 +47,7 @@ from embodyflow.stack.services import (
     worker_name,
 )
 from embodyflow.stack.signals import ignore_signals
-from embodyflow.stack.stack_folder import StackFolder, StackState
+from embodyflow.stack.stack_folder import DamagedStateError, StackFolder, StackState
 
 START_TIMEOUT = 180.0
 """Seconds within which a service must answer; the first start on a busy machine takes minutes."""
@@ -101,7 +100,10 @@ class Stack:
     def _end(self, error: BaseException | None) -> None:
         self.stop()
         if isinstance(error, Exception):  # a signal raises SystemExit
-            write_end(self.folder, StackEnd.from_error(error))
+            try:
+                write_end(self.folder, StackEnd.from_error(error))
+            except OSError as failed:  # such as a full disk, which may be why the stack ends
+                print(f"warning: could not record why the stack ended: {failed}", file=sys.stderr)
 
     def check(self) -> None:
         """Raise StackError if a service of the stack has ended; start Ray again if it was too slow to start."""
@@ -175,7 +177,8 @@ class Stack:
         self._num_ray_starts += 1
         # Ray's workers make no requests to Prefect, and the programs and environments in them inherit what they have.
         withheld = ("RAY_ADDRESS", API_KEY, AUTH_STRING, SERVER_AUTH_STRING)
-        self._launch("ray", command, env={key: value for key, value in self.env.items() if key not in withheld})
+        given = {key: value for key, value in self.env.items() if key not in withheld and not key.startswith(DATABASE)}
+        self._launch("ray", command, env=given)
 
     def _ray_is_up(self) -> bool:
         return RAY_STARTED in self.folder.log("ray").read_text(errors="replace") and answers(self.state.ray_address)
@@ -296,10 +299,9 @@ def stop_stack(folder: StackFolder) -> bool:
     Raises:
         ConfigError: Another stack is starting in the folder.
     """
-    state = folder.read_state()
-    if state is None:
+    if not folder.has_state():
         return False
-    if (launcher := find_process(state.pid, state.created)) is not None:
+    if (launcher := folder.launcher()) is not None:
         stop_processes([launcher], grace=30.0)
     with folder.locked():
         clear_leftovers(folder)
@@ -309,9 +311,10 @@ def stop_stack(folder: StackFolder) -> bool:
 def clear_leftovers(folder: StackFolder) -> None:
     """Remove the processes and files of a stack whose launcher is gone or is this process."""
     stop_processes(marked_processes(STACK_VARIABLE, str(folder.root)), grace=3.0)
-    state = folder.read_state()
-    if state is not None and state.ray_temp_dir is not None:
-        shutil.rmtree(state.ray_temp_dir, ignore_errors=True)
+    with suppress(DamagedStateError):  # the next start removes a folder of Ray that nobody holds
+        state = folder.read_state()
+        if state is not None and state.ray_temp_dir is not None:
+            shutil.rmtree(state.ray_temp_dir, ignore_errors=True)
     folder.remove_prefect_toml()
     folder.prefect_auth.unlink(missing_ok=True)
     folder.remove_state()

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 import yaml
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import TOML_MARK
 from embodyflow.orchestration.watchers.orphans import Leftover
-from embodyflow.process.files.file_lock import hold_lock
+from embodyflow.process.files.durable_files import write_atomically
+from embodyflow.process.files.file_lock import hold_lock, holder
 from embodyflow.process.files.private_files import write_private
 from embodyflow.project import PREFECT_YAML, is_project
 from embodyflow.stack.processes import find_process
@@ -51,6 +53,10 @@ class StackState:
         return find_process(self.pid, self.created) is not None
 
 
+class DamagedStateError(ConfigError):
+    """The description of a stack cannot be read, or another version of embodyflow wrote it."""
+
+
 @dataclass(frozen=True)
 class StackFolder:
     """The files of a project's stack.
@@ -85,11 +91,18 @@ class StackFolder:
         """Return the deployment ``<flow>/<name>`` that runs an experiment: its own, or else the first of the flow.
 
         Raises:
-            ConfigError: The flow has no deployment; the message names the flows that do.
+            ConfigError: The flow has no deployment, and the message names the flows that do; or ``prefect.yaml`` is
+                wrong.
         """
         names: dict[str, list[str]] = {}
-        for each in yaml.safe_load(self.prefect_yaml.read_text())["deployments"]:
-            names.setdefault(each["entrypoint"].rpartition(":")[2], []).append(each["name"])
+        try:
+            for each in yaml.safe_load(self.prefect_yaml.read_text(encoding="utf-8"))["deployments"]:
+                names.setdefault(each["entrypoint"].rpartition(":")[2], []).append(each["name"])
+        except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"{self.prefect_yaml}: must list deployments, each with name and entrypoint: {reason}"
+            ) from error
         if flow not in names:
             raise ConfigError(f"flow={flow}: has no deployment; allowed are {', '.join(names)}")
         return f"{flow}/{experiment if experiment in names[flow] else names[flow][0]}"
@@ -130,15 +143,20 @@ class StackFolder:
         return self.private / "logs" / f"{name}.log"
 
     def prepare(self) -> None:
-        """Create the folder :attr:`private`.
+        """Create the folder :attr:`private`, and let no other user enter it, whatever the umask is.
+
+        It has more than passwords: the Prefect database with the parameters and logs of all runs, results that Prefect
+        unpickles, and the addresses that our commands send the password to.
 
         Raises:
             ConfigError: This user may not write there, for example because the project is another user's.
         """
         try:
-            self.private.mkdir(exist_ok=True)
+            self.private.mkdir(mode=0o700, exist_ok=True)
             if not os.access(self.private, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            if (mode := self.private.stat().st_mode) & 0o077:  # an earlier version made it
+                self.private.chmod(mode & 0o700)
         except OSError as error:
             raise ConfigError(
                 f"{self.private}: {error.strerror}; allowed is a project that you can write to; "
@@ -154,17 +172,48 @@ class StackFolder:
         """
         self.prepare()
         with hold_lock(
-            self.private / "stack.lock",
+            self._lock_path,
             lambda pid: f"{self.root}: a stack is up (process {pid}); `embodyflow down` stops it",
         ):
             yield
 
     def read_state(self) -> StackState | None:
-        """Return the stack that was last started here, alive or not; None if it was stopped properly."""
+        """Return the stack that was last started here, alive or not; None if it was stopped properly.
+
+        Raises:
+            DamagedStateError: The file cannot be read, or another version of embodyflow wrote it.
+            ConfigError: The stack is another user's.
+        """
         try:
             return StackState(**json.loads(self._state_path.read_text()))
         except FileNotFoundError:
             return None
+        except PermissionError as error:
+            raise ConfigError(f"{self.private}: is another user's, and only they can use its stack") from error
+        except (ValueError, TypeError) as error:
+            raise DamagedStateError(
+                f"{self._state_path}: is damaged, or another version of embodyflow wrote it; `embodyflow down` ends "
+                "the stack and removes the file"
+            ) from error
+
+    def launcher(self) -> psutil.Process | None:
+        """Return the process that runs a stack here; None if no stack is up.
+
+        If the file that names it is damaged, it is the process that holds the lock.
+
+        Raises:
+            ConfigError: The stack is another user's.
+        """
+        try:
+            state = self.read_state()
+        except DamagedStateError:
+            pid = holder(self._lock_path)
+            return psutil.Process(pid) if pid else None
+        return None if state is None else find_process(state.pid, state.created)
+
+    def has_state(self) -> bool:
+        """Return True unless the last stack was stopped properly."""
+        return self._state_path.exists()
 
     def state_time(self) -> float:
         """Return when the state was written, in seconds since the epoch."""
@@ -172,10 +221,8 @@ class StackFolder:
 
     def write_state(self, state: StackState) -> None:
         """Write the state by which others find the stack, atomically."""
-        self.private.mkdir(exist_ok=True)
-        aside = self._state_path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(asdict(state), indent=2))
-        aside.replace(self._state_path)
+        self.prepare()
+        write_atomically(self._state_path, json.dumps(asdict(state), indent=2))
 
     def remove_state(self) -> None:
         """Remove the state: no stack runs here."""
@@ -188,7 +235,7 @@ class StackFolder:
             ConfigError: The folder has a ``prefect.toml`` of the user's own.
         """
         path = self.root / "prefect.toml"
-        if path.exists() and not path.read_text().startswith(TOML_MARK):
+        if path.exists() and not path.read_bytes().startswith(TOML_MARK.encode()):
             raise ConfigError(f"{path}: is in the way; move it, or set PREFECT_API_URL to use your own server")
 
     def write_prefect_toml(self, api_url: str, auth_string: str) -> None:
@@ -209,6 +256,10 @@ class StackFolder:
     def prefect_toml(self) -> Leftover:
         """The file that :meth:`write_prefect_toml` writes."""
         return Leftover(self.root / "prefect.toml", TOML_MARK)
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.private / "stack.lock"
 
     @property
     def _state_path(self) -> Path:

@@ -15,7 +15,7 @@ from embodyflow.cli.comparison.compared_runs import (
     read_runs,
 )
 from embodyflow.cli.comparison.curves import PICTURES, draw
-from embodyflow.cli.tables import table_console
+from embodyflow.cli.tables import as_it_is, table_console
 from embodyflow.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ def results(groups: Sequence[Group], measure: str) -> Table:
         before, after = ([_value(run, measure, at) for run in group.runs] for at in (0, -1))
         table.add_row(
             group.letter,
-            " ".join(run.name for run in group.runs),
+            as_it_is(" ".join(run.name for run in group.runs)),
             f"{mean(before):.4g}",
             f"{mean(after):.4g}",
             interval(group.runs, measure),
@@ -85,7 +85,7 @@ def settings(groups: Sequence[Group], differing: dict[str, list[str]]) -> Table:
     for column in table.columns:
         column.overflow = "fold"
     for key, values in differing.items():
-        table.add_row(key, *values)
+        table.add_row(as_it_is(key), *map(as_it_is, values))
     return table
 
 

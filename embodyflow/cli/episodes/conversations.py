@@ -11,6 +11,7 @@ from rich.text import Text
 
 from embodyflow.agents.chat.transcript import Origin
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss
+from embodyflow.cli.tables import as_it_is
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.policies.language.causal_lm.tokenizer_causal_lm import build_tokenizer
 from embodyflow.record.episodes.episode_record import find_episode
@@ -27,7 +28,7 @@ def conversation_cells(config: AgentJobConfig) -> Callable[[int, EpisodeRow], tu
         return (
             str(episode["uid"]),
             str(iteration),
-            Text(_prompt(episode, tokenizer)),
+            as_it_is(_prompt(episode, tokenizer)),
             _outcome(episode),
             *(str(episode[name]) for name in ("num_turns", "tool_calls", "tool_mistakes", "response_length")),
             *(_number(value) for value in (_score(episode), mean_advantage(episode))),
@@ -57,7 +58,7 @@ def conversation(folder: RunFolder, config: AgentJobConfig, uid: int) -> tuple[T
     }
     table = Table(f"episode {uid}", "", box=None)
     for name, value in facts.items():
-        table.add_row(name, Text(str(value)))
+        table.add_row(name, as_it_is(value))
     return table, _segments(config, episode, tokenizer)
 
 
@@ -95,7 +96,7 @@ def _segments(config: AgentJobConfig, episode: EpisodeRow, tokenizer: Any) -> Ta
             _number(episode["rewards"][places].sum() if trained else None, "–"),
             _number(episode["advantages"][places].mean() if trained else None, "–"),
             _number(losses[places].sum() if trained and losses is not None else None, "–"),
-            Text(tokenizer.decode(episode["action_tokens"][places, 0].tolist(), skip_special_tokens=False)),
+            as_it_is(tokenizer.decode(episode["action_tokens"][places, 0].tolist(), skip_special_tokens=False)),
         )
     return table
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from embodyflow.cli.episodes.conversations import COLUMNS as CONVERSATION_COLUMNS
 from embodyflow.cli.episodes.conversations import conversation_cells
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, total_reward
-from embodyflow.cli.tables import table_console
+from embodyflow.cli.tables import as_it_is, table_console
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.robots.embodied import EmbodiedConfig
@@ -112,7 +112,7 @@ def _cells(config: EmbodiedConfig, iteration: int, episode: EpisodeRow) -> Cells
     return (
         str(episode["uid"]),
         str(iteration),
-        config.env.tasks[episode["env_task_id"]],
+        as_it_is(config.env.tasks[episode["env_task_id"]]),
         str(episode["goal"]),
         "success" if episode["success"] else "failure",
         str(episode["num_steps"]),

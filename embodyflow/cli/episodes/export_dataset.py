@@ -1,11 +1,13 @@
 """``embodyflow export-dataset``: the recorded episodes of a run as a LeRobot data set."""
 
 import json
+import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,24 +70,46 @@ def export_dataset(path: Path, chosen: EpisodeFilter, options: ExportOptions) ->
             f"{', '.join(unrestorable)} (env.allow_unrestorable); allowed are runs of other tasks"
         )
     output = path / "dataset" if options.output is None else options.output
-    if output.exists():
+    if os.path.lexists(output):  # a link that leads nowhere too
         raise ConfigError(f"--output={output}: exists; allowed is a new folder")
     for module in ("pyarrow", "pandas"):
         require(module)
     episodes = list(_chosen(folder, config, chosen))
     if not episodes:
-        raise ConfigError(f"{path}: no episode is chosen; embodyflow episodes {path} lists them")
-    unfinished = output.with_name(f".{output.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+        raise ConfigError(f"{path}: no episode is chosen; embodyflow episodes {shlex.quote(str(path))} lists them")
     try:
-        num_steps = _write(config, episodes, options, unfinished)
+        with _appearing(output) as unfinished:
+            num_steps = _write(config, episodes, options, unfinished)
     except ReplayError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         print(f"replay: differs from the record; {error}", file=sys.stderr)
         return 1
-    os.rename(unfinished, output)
     print(f"{output}: {len(episodes)} episodes, {num_steps} steps")
     return 0
+
+
+@contextmanager
+def _appearing(output: Path) -> Iterator[Path]:
+    """Yield a folder that gets its name at the end of the block; if the block fails or is stopped, it is removed.
+
+    Raises:
+        ConfigError: The folder cannot be created, which is found before the block, or another command has created it.
+    """
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process of this id
+        unfinished.mkdir()
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be created: {error.strerror}") from error
+    try:
+        yield unfinished
+        try:
+            os.rename(unfinished, output)
+        except OSError as error:
+            raise ConfigError(f"--output={output}: cannot be created: {error.strerror}") from error
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def _chosen(folder: RunFolder, config: EmbodiedConfig, chosen: EpisodeFilter) -> Iterator[tuple[int, EpisodeRow]]:
@@ -156,6 +180,8 @@ def _write(config: EmbodiedConfig, episodes: Sequence[tuple[int, EpisodeRow]], o
 
 
 def _fps(options: ExportOptions, env: gym.Env[Any, Any]) -> float:
+    if options.fps is not None and not 0 < options.fps < math.inf:
+        raise ConfigError(f"--fps={options.fps:g}: must be above 0")
     fps = options.fps or env.metadata.get("render_fps")
     if not fps:
         raise ConfigError("--fps: must be set, because the environment's metadata has no render_fps")

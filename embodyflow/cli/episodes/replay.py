@@ -1,5 +1,7 @@
 """``embodyflow replay``: a recorded episode, how it was trained on, and its replay."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.cli.episodes.conversations import conversation
 from embodyflow.cli.episodes.episode_list import open_episodes
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss, total_reward
-from embodyflow.cli.tables import table_console
+from embodyflow.cli.tables import as_it_is, table_console
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.record.episodes.episode_record import Episodes, find_episode
@@ -51,10 +53,20 @@ def replay(path: Path, uid: int) -> int:
         return 1
     else:
         print(f"replay: bit-identical in {episode['num_steps']} steps: observations, return and outcome")
-    video = folder.subfolder("videos") / f"episode-{uid}.gif"
-    problem = film(config, episode, video)
-    print(f"video: {problem or video}")
+    print(f"video: {_filmed(folder, config, episode)}")
     return 0
+
+
+def _filmed(folder: RunFolder, config: EmbodiedConfig, episode: EpisodeRow) -> str:
+    """Write the animation of an episode; return its path, or the reason without one: the run may be another user's."""
+    try:
+        videos = folder.subfolder("videos")
+        if not os.access(videos, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        return f"none, because {folder.path / 'videos'} cannot be written: {error.strerror}"
+    video = videos / f"episode-{episode['uid']}.gif"
+    return film(config, episode, video) or str(video)
 
 
 def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: EpisodeRow) -> Table:
@@ -83,7 +95,7 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
     else:
         facts["trained on"] = "no: its group was filtered out"
     for name, value in facts.items():
-        table.add_row(name, str(value))
+        table.add_row(name, as_it_is(value))
     return table
 
 

@@ -1,6 +1,8 @@
 """``embodyflow init``: write a project of the user's own."""
 
 import shlex
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,21 +25,39 @@ def init(folder: Path) -> int:
         folder: New folder, or one that holds none of the project's files.
 
     Raises:
-        ConfigError: The folder holds some of them, or cannot be written; nothing was written then.
+        ConfigError: The folder holds some of them, lies in the folder of a run, or cannot be written; nothing was
+            written then.
     """
     files = project_files()
     _refuse_existing(folder, files)
-    try:
-        for path, content in (files | {Path(VERSION_FILE): record_of(files).text()}).items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / path).open("x", encoding="utf-8") as file:
-                file.write(content)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written: {error.strerror}: {error.filename}") from error
+    _refuse_run(folder)
+    _write(folder, files | {Path(VERSION_FILE): record_of(files).text()})
     here = folder.resolve() == Path.cwd().resolve()
     print(f"{folder}: a project for embodyflow {__version__}; README.md says what is where")
     print(f"next: {'' if here else f'cd {shlex.quote(str(folder))} && '}embodyflow run experiment=mine")
     return 0
+
+
+def _write(folder: Path, files: Mapping[Path, str]) -> None:
+    """Write files into a folder; if that fails or is stopped, such as on a full disk, remove all that was written."""
+    made: list[Path] = []
+    try:
+        for path, content in files.items():
+            for parent in reversed((folder / path).parents):
+                if not parent.exists():
+                    parent.mkdir()
+                    made.append(parent)
+            with (folder / path).open("x", encoding="utf-8") as file:
+                made.append(folder / path)
+                file.write(content)
+    except BaseException as error:
+        for each in reversed(made):
+            with suppress(OSError):  # the error above says what is wrong; a folder may have got a file of others
+                each.rmdir() if each.is_dir() else each.unlink()
+        if isinstance(error, OSError):
+            place = error.filename or made[-1]  # a full disk names no file
+            raise ConfigError(f"{folder}: cannot be written: {error.strerror}: {place}") from error
+        raise
 
 
 def project_files() -> dict[Path, str]:
@@ -65,6 +85,21 @@ def record_of(files: dict[Path, str]) -> RoomsRecord:
 def digest(content: bytes) -> str:
     """Return the SHA-256 of a file's content in hexadecimal."""
     return sha256(content).hexdigest()
+
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse a folder inside that of a run, which is removed and copied as a whole."""
+    from embodyflow.record.folder_files import read_config  # takes a second
+
+    place = folder.resolve()
+    for each in (place, *place.parents):
+        if not (each / "config.yaml").is_file():
+            continue
+        try:
+            read_config(each / "config.yaml")
+        except ConfigError:  # a configuration of another program's
+            continue
+        raise ConfigError(f"{folder}: lies in {each}, the folder of a run; allowed is a folder outside of all runs")
 
 
 def _refuse_existing(folder: Path, files: dict[Path, str]) -> None:

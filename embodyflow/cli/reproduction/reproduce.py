@@ -16,6 +16,7 @@ from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.config import RunConfig
 from embodyflow.config.agents.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.words import word_of
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.graph import load_pipeline
 from embodyflow.record.ledger import Ledger
@@ -88,7 +89,7 @@ def _trained(scratch: RunFolder, config: RunConfig, span: Span) -> Iterator["sub
     """Train the scratch run in a process, which is stopped at the end of the block."""
     schedule = config.trainer.schedule_iterations or config.iterations
     words = (
-        *(f"resume={scratch.path.name}", f"run_root={scratch.path.parent}"),
+        *(f"resume={scratch.path.name}", word_of("run_root", str(scratch.path.parent))),
         *(f"iterations={span.last}", f"trainer.schedule_iterations={schedule}"),
     )
     with (scratch.path / "output").open("wb") as output:

@@ -19,7 +19,7 @@ def find_run(run_root: Path, run: str) -> RunFolder:
     """
     for path in (Path(run), run_root / run) if run else ():  # an empty name would be the current folder
         if (path / "config.yaml").is_file():
-            return RunFolder(path)
+            return RunFolder(path.resolve() if path.name in ("", "..") else path)  # so that `.` has a name
     known = [path.parent.name for path in run_root.glob("[!.]*/config.yaml") if path.is_file()]
     near = difflib.get_close_matches(Path(run).name, known, 1)
     hint = f"did you mean {near[0]}?" if near else "`embodyflow runs` lists them"

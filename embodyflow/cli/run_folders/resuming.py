@@ -1,7 +1,9 @@
 """Runs that stop: which they are, and the command that resumes them."""
 
+import shlex
 from pathlib import Path
 
+from embodyflow.config.composition.words import word_of
 from embodyflow.orchestration.watchers.orphans import marked_processes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.processes import STACK_VARIABLE
@@ -16,7 +18,9 @@ def how_to_resume(folder: RunFolder) -> str:
     committed = folder.checkpoints.committed()
     if not committed:
         return "it has committed no iteration, so there is nothing to resume"
-    root = "" if folder.path.parent == Path(RUN_ROOT) else f" run_root={folder.path.parent}"
+    root = ""
+    if folder.path.parent != Path(RUN_ROOT):
+        root = " " + shlex.quote(word_of("run_root", str(folder.path.parent)))
     return f"embodyflow run resume={folder.path.name}{root} continues after iteration {committed[-1]}"
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Column, Table
+from rich.text import Text
 
+from embodyflow.cli.plain_text import in_one_line, plain
 from embodyflow.cli.run_folders.found_runs import find_run
-from embodyflow.cli.tables import table_console
+from embodyflow.cli.tables import as_it_is, table_console
 from embodyflow.errors import ConfigError
 from embodyflow.record.metrics_log import records_in
 from embodyflow.record.run_folder import RunFolder
@@ -53,35 +55,47 @@ def show_runs(run_root: Path) -> int:
     """
     if not run_root.is_dir():
         raise ConfigError(f"--run-root={run_root}: no such folder; `embodyflow run` makes it with the first run")
-    folders = sorted((path.parent for path in run_root.glob("[!.]*/config.yaml")), key=_created)
-    runs = [(path, _listed_or_damaged(RunFolder(path))) for path in folders]
+    found = ((_created(path.parent), path.parent) for path in run_root.glob("[!.]*/config.yaml"))
+    folders = sorted((when, path) for when, path in found if when is not None)
+    runs = [(path, _listed_or_damaged(RunFolder(path), when)) for when, path in folders]
     shows_origin = any(run.origin for _, run in runs)
     columns: list[Column | str] = ["state", "experiment", Column("iteration", justify="right"), "success", "age"]
     table = Table(*columns, *(["from"] if shows_origin else []), box=None)
     table.add_column("folder", overflow="fold")
     for path, run in runs:
         success = "" if run.success is None else f"{run.success:.3f}"
-        state = f"[{STYLES[run.state]}]{run.state}[/]"
-        origin = [run.origin] if shows_origin else []
-        table.add_row(state, run.experiment, run.iteration, success, short_age(run.age), *origin, str(path))
+        state = Text(run.state, STYLES[run.state])
+        origin = [as_it_is(run.origin)] if shows_origin else []
+        shown = as_it_is(run.experiment), run.iteration, success, short_age(run.age)
+        table.add_row(state, *shown, *origin, as_it_is(path))
     table_console().print(table)
     return 0
 
 
-def _listed_or_damaged(folder: RunFolder) -> ListedRun:
+def _listed_or_damaged(folder: RunFolder, created: float) -> ListedRun:
     """Return the entry of a run; a run with a damaged file hides no others, and its damage is said on stderr."""
     try:
-        return listed(folder)
+        return listed(folder, created)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        return ListedRun("damaged", "", "", None, time.time() - _created(folder.path))
+        print(in_one_line(str(error)), file=sys.stderr)
+    except OSError as error:  # such as a file of another user, or a folder in its place
+        print(in_one_line(f"{error.filename or folder.path}: {error.strerror}"), file=sys.stderr)
+    except (LookupError, TypeError, ValueError) as error:  # JSON that no run has written
+        print(in_one_line(f"{folder.path}: is damaged: {type(error).__name__}: {error}"), file=sys.stderr)
+    return ListedRun("damaged", "", "", None, time.time() - created)
 
 
-def listed(folder: RunFolder) -> ListedRun:
+def listed(folder: RunFolder, created: float) -> ListedRun:
     """Return the entry of a run in the list.
+
+    Args:
+        folder: Folder of the run.
+        created: When the run was created, in seconds since the epoch.
 
     Raises:
         ConfigError: A file of the run is damaged.
+        OSError: A file cannot be read.
+        LookupError, TypeError, ValueError: A file has other values than a run writes.
     """
     config = folder.config()
     content = folder.metrics.path.read_bytes() if folder.metrics.path.exists() else b""
@@ -92,7 +106,7 @@ def listed(folder: RunFolder) -> ListedRun:
         experiment=config["experiment"],
         iteration="evaluation" if folder.is_evaluation() else f"{last}/{config['iterations']}",
         success=_success(folder, records),
-        age=time.time() - _created(folder.path),
+        age=time.time() - created,
         origin="{run}@{iteration}".format_map(config["branch"]) if config.get("branch") else "",
     )
 
@@ -115,7 +129,7 @@ def show_log(run_root: Path, run: str, *, follow: bool) -> int:
         while True:
             is_running = follow and folder.worker_pid() is not None  # asked before the last lines are read
             while text := log.read(65536):
-                sys.stdout.write(text)
+                sys.stdout.write(plain(text))
             sys.stdout.flush()
             if not is_running:
                 return 0
@@ -149,5 +163,9 @@ def _success(folder: RunFolder, records: list[dict[str, Any]]) -> float | None:
     return None
 
 
-def _created(path: Path) -> float:
-    return (path / "config.yaml").stat().st_mtime
+def _created(path: Path) -> float | None:
+    """Return when a run was created, in seconds since the epoch; ``None`` if it is removed just now."""
+    try:
+        return (path / "config.yaml").stat().st_mtime
+    except FileNotFoundError:
+        return None

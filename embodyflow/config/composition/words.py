@@ -3,6 +3,7 @@
 They have Hydra's grammar, as the words that compose a new configuration do.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,21 @@ from omegaconf.errors import OmegaConfBaseException
 from embodyflow.config.composition.compose import group_files
 from embodyflow.config.composition.mistakes import explain_hydra_error, explain_several, in_one_line
 from embodyflow.errors import ConfigError
+
+_BARE = re.compile(r"[A-Za-z_][\w-]*|[\w.-]*/[\w./-]*", re.ASCII)
+"""Texts that need no quotes: a name, or a path without special characters."""
+
+
+def word_of(key: str, text: str) -> str:
+    """Return the word ``key=value`` that gives a key a text, in quotes if Hydra would read it otherwise.
+
+    That holds for the letters of most languages, for commas, brackets and numbers. ``${`` begins a reference all the
+    same.
+    """
+    if _BARE.fullmatch(text) and text.lower() not in ("true", "false", "null", "nan", "inf"):
+        return f"{key}={text}"
+    quoted = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"{key}='{quoted}'"
 
 
 def changed_by(values: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:

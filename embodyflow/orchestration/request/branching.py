@@ -105,7 +105,7 @@ def fill_branch(config: RunConfig, folder: Path) -> None:
             shutil.copytree(source, target.folder(iteration), copy_function=_link)
         for name in ("demonstrations", *(COPIED if branch.take == "everything" else ())):
             _copy(origin.path / name, folder / name)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"branch.iteration={branch.iteration}: {origin.path} has lost it meanwhile: {error}"
         ) from error

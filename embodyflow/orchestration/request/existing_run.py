@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.words import word_of
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import SCHEDULE_LENGTH, RunRequest, composed
 from embodyflow.record.run_folder import RunFolder
@@ -51,7 +52,7 @@ def continued(request: RunRequest) -> RunRequest:
         request.experiment,
         iterations=config.iterations,
         resume=request.run_id,
-        overrides=(f"run_root={config.run_root}", *(f"{SCHEDULE_LENGTH}={each}" for each in length)),
+        overrides=(word_of("run_root", config.run_root), *(f"{SCHEDULE_LENGTH}={each}" for each in length)),
         flow=request.flow,
     )
 

@@ -18,6 +18,7 @@ from embodyflow.config.composition.compose import (
     experiments,
     validate_config,
 )
+from embodyflow.config.composition.words import word_of
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.branching import branched_config, branches, fill_branch, origin_of
@@ -328,7 +329,7 @@ def bind_to_flow_run(request: RunRequest) -> RunRequest:
                 request.experiment,
                 iterations=request.iterations,
                 resume=request.run_id,
-                overrides=(f"run_root={config.run_root}",),
+                overrides=(word_of("run_root", config.run_root),),
                 flow=request.flow,
             )
         with folder.locked():

@@ -7,6 +7,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.config import RunConfig
 from embodyflow.config.branch import BranchConfig
+from embodyflow.errors import ConfigError
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.health.examination import Alarm
 from embodyflow.orchestration.display.progress_log import log_progress
@@ -70,7 +71,7 @@ def _free_name(folder: RunFolder, error: Exception) -> None:
         return
     try:
         folder.remove()
-    except OSError as failed:  # such as on a disk that has become read-only
+    except (OSError, ConfigError) as failed:  # such as on a disk that has become read-only, or a link
         error.add_note(f"{folder.path} was not removed: {failed}")
 
 

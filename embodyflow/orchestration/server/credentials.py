@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 AUTH_STRING = "PREFECT_API_AUTH_STRING"
 API_KEY = "PREFECT_API_KEY"
 SERVER_AUTH_STRING = "PREFECT_SERVER_API_AUTH_STRING"
+DATABASE = ("PREFECT_SERVER_DATABASE_", "PREFECT_API_DATABASE_")
+"""Beginnings of the names of the settings of a server's database, among them its password."""
 
 TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
 """First line of the ``prefect.toml`` with the address and the password of a project's stack."""

@@ -63,7 +63,7 @@ class Leftover(NamedTuple):
 
     def remove(self) -> None:
         """Remove the file, if it exists and is not the user's."""
-        if self.path.exists() and self.path.read_text().startswith(self.beginning):
+        if self.path.exists() and self.path.read_bytes().startswith(self.beginning.encode()):
             self.path.unlink()
 
 

@@ -5,7 +5,10 @@ A disk keeps only what was flushed: flushing a file keeps its content, flushing 
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def flush(path: Path) -> None:
@@ -33,17 +36,39 @@ def make_folder(path: Path, levels: int | None = None) -> None:
         flush(folder.parent)
 
 
+@contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[str]]:
+    """Yield a new text file in UTF-8 that takes the place of ``path`` at the end of the block.
+
+    If the block fails, such as on a full disk, the old file stays and nothing is left beside it. The name of the new
+    file can be foreseen, so a link that another user of the folder has left there is removed and not followed.
+
+    Args:
+        path: File to replace or create.
+        mode: Mode of the file, of which the umask takes away.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        with open(aside, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+        os.replace(aside, path)
+    except BaseException as error:
+        aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+            error.filename = str(path)
+        raise
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a temporary file, flush it and rename it: a reader sees the old file or the new one, never a mixture.
 
     The same holds after a power failure, but only a flush of the folder guarantees that the new file survives one.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
+    with replacing(path) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(aside, path)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """A lock file that one process holds at a time."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -17,15 +18,17 @@ def hold_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
     The operating system releases the lock when the process ends, however it ends.
 
     Args:
-        path: Lock file, created if missing.
+        path: Lock file, created if missing. A link is refused: what it leads to would be overwritten.
         refusal: Function that returns the error message, given the id of the process that holds the lock.
 
     Raises:
         ConfigError: Another process holds the lock, or this process may not write the file.
     """
     try:
-        file = path.open("a+")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a+")
     except OSError as error:  # the file is another user's, or the file system is read-only
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"{path}: is a symbolic link; remove it") from error
         raise ConfigError(f"{path}: {error.strerror}; allowed is a writable folder") from error
     with file:
         try:

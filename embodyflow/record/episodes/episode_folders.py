@@ -1,11 +1,18 @@
 """Folders with the episodes of an iteration, which :mod:`embodyflow.record.episodes.episode_record` reads."""
 
 import os
-import shutil
 from pathlib import Path
 
 from embodyflow.process.files.durable_files import make_folder
-from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, index_of, unfinished_folder
+from embodyflow.record.iteration_folders import (
+    drop,
+    dropped_in,
+    folder_of,
+    folders_in,
+    index_of,
+    remove,
+    unfinished_folder,
+)
 
 
 class EpisodeFolders:
@@ -46,13 +53,13 @@ class EpisodeFolders:
         """Give an iteration's episodes, if there are any, their name; remove all but the newest ``keep``."""
         unfinished, final = unfinished_folder(self.path, iteration), folder_of(self.path, iteration)
         if unfinished.exists():
-            shutil.rmtree(final, ignore_errors=True)
+            remove(final, ignore_errors=True)
             os.replace(unfinished, final)
         for old in list(self.kept().values())[:-keep]:
             drop(old)
         for interrupted in dropped_in(self.path):
             if index_of(interrupted) < iteration:  # later ones may be in the middle of their removal
-                shutil.rmtree(interrupted)
+                remove(interrupted)
 
     def kept(self) -> dict[int, Path]:
         """Return the folders of all iterations whose episodes are kept, oldest first."""

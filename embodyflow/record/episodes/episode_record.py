@@ -1,5 +1,8 @@
 """Recorded episodes, read back from the folder of a run."""
 
+import shlex
+import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -8,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodyflow.data.padding import PER_TOKEN
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, DamageError
 from embodyflow.record.run_folder import RunFolder
 
 Array: TypeAlias = NDArray[np.generic]
@@ -22,6 +25,7 @@ def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
 
     Raises:
         ConfigError: The run keeps no episodes.
+        DamageError: A file of them is damaged.
     """
     folders = run.episodes.kept()
     if not folders:
@@ -48,7 +52,7 @@ def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
     if not found:
         raise ConfigError(
             f"uid={uid}: {run.path} has no such episode; it keeps those of iterations {iterations[0]} to "
-            f"{iterations[-1]}, and embodyflow episodes {run.path} lists them"
+            f"{iterations[-1]}, and embodyflow episodes {shlex.quote(str(run.path))} lists them"
         )
     # Groups that dynamic sampling leaves over are trained on in the next iteration.
     return next((each for each in found if each[1]["trained"][each[2]]), found[0])
@@ -102,14 +106,27 @@ def histogram_values(folder: Path) -> dict[str, Array]:
 
 def _joined(folder: Path, pattern: str, names: Collection[str] | None = None) -> Episodes:
     """Return the columns that all files of a pattern have, or those of them with the given names."""
-    parts: list[Episodes] = []
-    for path in sorted(folder.glob(pattern)):
-        with np.load(path) as file:
-            parts.append({name: file[name] for name in file.files if names is None or name in names})
+    parts = [_columns(path, names) for path in sorted(folder.glob(pattern))]
     if not parts:
         raise FileNotFoundError(f"{folder / pattern}: no such file")
     common = set.intersection(*(set(part) for part in parts))
     return {name: _stack([part[name] for part in parts]) for name in sorted(common)}
+
+
+def _columns(path: Path, names: Collection[str] | None) -> Episodes:
+    """Return the columns of a file, or those of them with the given names.
+
+    Raises:
+        DamageError: The file is damaged; the message names it.
+    """
+    try:
+        with np.load(path) as file:
+            columns = {name: file[name] for name in file.files if names is None or name in names}
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, TypeError) as error:
+        raise DamageError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+    if "uid" not in columns:
+        raise DamageError(f"{path} is damaged: it has no uid")
+    return columns
 
 
 def _stack(parts: Sequence[Array]) -> Array:

@@ -13,11 +13,15 @@ import pytest
 import torch
 
 import tasks
+from embodyflow.cli.episodes import export_dataset as module
+from embodyflow.cli.episodes.episode_list import EpisodeFilter
+from embodyflow.cli.episodes.export_dataset import ExportOptions
 from embodyflow.cli.main import main
 from embodyflow.config import RunConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.datasets.opening import open_dataset
+from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
@@ -211,3 +215,51 @@ def test_lerobots_own_reader_loads_it(exported: Path, episodes: list[Columns], t
     assert read["frame_index"].tolist() == [*range(18)] * 4 and read["episode_index"].tolist() == sorted(
         [0, 1, 2, 3] * 18
     )
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_replay(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_write", lambda *_: pytest.fail("it replays"))
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for output, reason in (("file/new", "cannot be created: "), ("link", "exists; allowed is a new folder")):
+        assert main(["export-dataset", str(run), "--output", str(tmp_path / output)]) == 2
+        assert capsys.readouterr().err.startswith(f"--output={tmp_path}/{output}: {reason}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.parametrize("end", [SystemExit(130), OSError(28, "No space left on device")])
+def test_an_export_that_ends_early_leaves_nothing(
+    end: BaseException, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(config: object, episodes: object, options: object, to: Path) -> int:
+        (to / "data").mkdir()
+        raise end
+
+    monkeypatch.setattr(module, "_write", write)
+    with pytest.raises(type(end)):
+        module.export_dataset(run, EpisodeFilter(), ExportOptions(tmp_path / "new"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_exports_to_one_place_the_second_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(config: object, episodes: object, options: object, to: Path) -> int:
+        (tmp_path / "new" / "of-the-first").mkdir(parents=True)
+        return 1
+
+    monkeypatch.setattr(module, "_write", write)
+    with pytest.raises(ConfigError, match=r"^--output=.*/new: cannot be created: "):
+        module.export_dataset(run, EpisodeFilter(), ExportOptions(tmp_path / "new"))
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("fps", ["0", "-1", "nan", "inf"])
+def test_frames_per_second_are_above_zero(
+    fps: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export-dataset", str(run), "--output", str(tmp_path / "new"), f"--fps={fps}"]) == 2
+    assert capsys.readouterr().err == f"--fps={fps}: must be above 0\n"
+    assert not list(tmp_path.iterdir())

@@ -209,3 +209,43 @@ def test_outside_of_a_project_a_room_is_missed_in_one_line(alone: Path) -> None:
         check_room("pipelines")
     (line,) = str(refusal.value).splitlines()
     assert line.startswith(f"pipelines: {alone} has no room pipelines/; run this in a project's folder")
+
+
+@pytest.mark.parametrize("place", [".", "sub/mine"])
+def test_a_folder_inside_a_run_is_refused(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "mine"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("experiment: push\nflow: grpo\niterations: 3\njob: embodied\n")
+    monkeypatch.chdir(run)
+    assert main(["init", place]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"{place}: lies in {run}, the folder of a run; allowed is a folder outside of all runs\n"
+    )
+    assert files_in(run) == {"config.yaml"}
+    (run / "config.yaml").write_text("title: a site of another program\n")
+    assert main(["init", place]) == 0
+
+
+def test_a_project_that_cannot_be_written_whole_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, which names no file. The command can be given again once there is room."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "LICENSE").touch()
+    opened = Path.open
+
+    def full(path: Path, *words: str, **options: str) -> object:
+        if path.name == "evaluate.py" and words == ("x",):
+            path.touch()
+            return open("/dev/full", "w")
+        return opened(path, *words, **options)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        assert main(["init", str(tmp_path / "mine")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{tmp_path}/mine: cannot be written: No space left on device: {tmp_path}/mine/")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["LICENSE"]

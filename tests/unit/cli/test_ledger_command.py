@@ -56,3 +56,42 @@ def test_a_closed_output_is_not_reported_as_a_server_failure(tmp_path: Path) -> 
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_a_ledger_without_a_whole_line_is_damage(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in (run.ledger_path.read_bytes()[:40], b""):
+        run.ledger_path.write_bytes(content)
+        assert main(["ledger", str(run.path)]) == 1
+        shown = capsys.readouterr()
+        assert shown.err == f"{run.ledger_path}: has no whole line, so it records nothing\n" and not shown.out
+
+
+def test_a_ledger_that_lost_its_last_lines_is_damage(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line proves those before it, and none those after it; checkpoints tell of the rest."""
+    lines = run.ledger_path.read_bytes().splitlines(keepends=True)
+    run.ledger_path.write_bytes(b"".join(lines[:-1]))  # as after a kill between a checkpoint and its line
+    assert main(["ledger", str(run.path)]) == 0
+    run.ledger_path.write_bytes(lines[0])
+    capsys.readouterr()
+    assert main(["ledger", str(run.path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{run.ledger_path}: has no line for the checkpoint of iteration 1, so lines are missing")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b"null", b'{"files": 3}', b"", b"\xff"])
+def test_facts_of_another_kind_are_damage(content: bytes, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.checkpoints.folder(1) / "commit.json").write_bytes(content)
+    assert main(["ledger", str(run.path)]) == 1
+    assert capsys.readouterr().err == f"{run.checkpoints.folder(1)}/commit.json is missing or damaged\n"
+    assert run.checkpoints.weights_digest(1) is None
+
+
+def test_only_folders_with_the_name_of_an_iteration_are_checkpoints(run: RunFolder) -> None:
+    for name in ("iteration-000001.bak", "iteration-x", "iteration-", ".dropped-x"):
+        (run.checkpoints.path / name).mkdir()
+    (run.checkpoints.path / "iteration-000007").touch()
+    assert run.checkpoints.committed() == [0, 1, 2]
+    run.checkpoints.begin(3)
+    run.checkpoints.commit(3, {}, keep=1)
+    assert run.checkpoints.committed() == [0, 3]
+    assert (run.checkpoints.path / "iteration-000001.bak").is_dir() and (run.checkpoints.path / ".dropped-x").is_dir()

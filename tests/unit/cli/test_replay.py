@@ -258,3 +258,26 @@ def test_successes_and_failures_are_drawn_on_one_sheet(config, run: Path, tmp_pa
         assert np.abs(drawn - sheet[142 * column, -1]).max() < 16
     assert (animation[0] != animation[-1]).any()
     assert tasks.contact_sheet(None, settings, worker=SimpleNamespace(rank=1)).info == {"problem": None}
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"text", b"\x93NUMPY"])
+def test_a_damaged_file_of_episodes_is_one_line(
+    content: bytes, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    played = next((copy / "episodes").glob("*/played-*.npz"))
+    played.write_bytes(content)
+    for words in (["episodes", str(copy)], ["replay", str(copy), "0"]):
+        assert main(words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {played} is damaged: ")
+
+
+def test_the_replay_of_a_run_that_cannot_be_written_has_no_video(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("videos"))
+    (copy / "videos").touch()
+    [(_, episodes)] = read_episodes(RunFolder(copy))
+    assert replay(copy, int(episodes["uid"][~episodes["trained"]][0])) == 0
+    assert f"video: none, because {copy}/videos cannot be written: " in capsys.readouterr().out

@@ -150,3 +150,36 @@ def test_damaged_metrics_do_not_hide_a_run(tmp_path: Path, capsys: pytest.Captur
         file.write('{"iter\n[1]\n' + json.dumps({"iteration": 2, "rollout/success_rate": 0.25}))
     assert main(["runs", "--run-root", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[3:5] == ["2/4", "0.250"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("metrics.jsonl", None, "bad/metrics.jsonl: Is a directory"),
+        ("summary.json", "[", ""),
+        ("evaluation.json", '{"mean_success_rate": []}', "bad: is damaged: TypeError: list indices must be"),
+        ("metrics.jsonl", '{"iteration": 1, "rollout/success_rate": "a"}\n', "bad: is damaged: ValueError: could not"),
+    ],
+    ids=["a folder", "never read", "other JSON", "a word"],
+)
+def test_a_run_that_cannot_be_read_hides_no_other(
+    name: str,
+    content: str | None,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("bad", "good"):
+        make(tmp_path / "runs", each, 0.0, [], 1)
+    path = tmp_path / "runs" / "bad" / name
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    assert main(["runs"]) == 0
+    output = capsys.readouterr()
+    states = [row.split()[0] for row in output.out.splitlines()[1:]]
+    assert output.err.startswith(f"runs/{reason}" if reason else "") and len(output.err.splitlines()) == bool(reason)
+    assert sorted(states) == ["damaged" if reason else "finished", "stopped"]

@@ -1,5 +1,6 @@
 """The Compose file, by a strict model of the parts of the format that it uses."""
 
+import os
 import re
 import stat
 import subprocess
@@ -150,6 +151,23 @@ def test_secrets_that_exist_are_kept(tmp_path: Path) -> None:
     before = (tmp_path / "secrets" / "ray.env").read_text()
     assert subprocess.run(command, capture_output=True).returncode != 0
     assert (tmp_path / "secrets" / "ray.env").read_text() == before
+
+
+def test_secrets_that_could_not_be_made_leave_nothing(tmp_path: Path) -> None:
+    """A program must not start with an empty password, and the command can be given again."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "compose").mkdir()
+    calls, program = tmp_path / "calls", tmp_path / "bin" / "openssl"
+    program.write_text(f'#!/bin/bash\necho x >>{calls}\n[[ $(wc -l <{calls}) != "$FAILS" ]] && echo 0123456789\n')
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    command = ["bash", ROOT / "deployments" / "secrets.sh", tmp_path / "compose"]
+    for fails in ("1", "2", "3"):
+        calls.unlink(missing_ok=True)
+        assert subprocess.run(command, env={**env, "FAILS": fails}, capture_output=True).returncode != 0
+        assert not list((tmp_path / "compose").iterdir()), fails
+    subprocess.run(command, env={**env, "FAILS": "none"}, check=True, capture_output=True)
+    assert [path.name for path in (tmp_path / "compose").iterdir()] == ["secrets"]
 
 
 def test_all_that_plays_and_trains_shares_the_folder_of_runs() -> None:

@@ -113,6 +113,12 @@ def test_a_job_requeues_itself_if_only_a_signal_ended_its_run(
     assert ("requeue 7" in calls) == requeued
 
 
+@pytest.mark.parametrize("path", [DEPLOYMENTS / "skypilot" / "train.yaml", ROOT / "docs/how-to/run-on-a-cluster.md"])
+def test_no_command_has_a_secret_among_its_words(path: Path) -> None:
+    """Other users of the machine can read them."""
+    assert re.findall(r"--secret \S+", path.read_text()) == ["--secret RAY_AUTH_TOKEN"]
+
+
 def test_the_skypilot_task_starts_and_continues_the_same_run() -> None:
     assert TASK.envs["RUN_ID"] is None and TASK.secrets == {"RAY_AUTH_TOKEN": None}, "to be given for each launch"
     run = 'python -m "flows.$FLOW" $WORDS run_root=/runs run_id="$RUN_ID" if_exists=resume'

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from embodyflow.process.files.file_lock import try_lock
+from embodyflow.errors import ConfigError
+from embodyflow.process.files.file_lock import hold_lock, try_lock
 
 HOLD = """
 import sys
@@ -49,3 +50,11 @@ def test_a_lock_on_a_removed_file_does_not_count(tmp_path: Path, monkeypatch: py
     following = try_lock(path)
     assert following is not None
     following.close()
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused_and_its_target_kept(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("content")
+    (tmp_path / "lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(ConfigError, match=r"lock: is a symbolic link; remove it$"), hold_lock(tmp_path / "lock", str):
+        pass
+    assert (tmp_path / "theirs").read_text() == "content"

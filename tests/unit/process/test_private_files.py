@@ -37,3 +37,10 @@ def test_a_log_is_created_for_its_owner(tmp_path: Path) -> None:
     with open(tmp_path / "log", "a", opener=open_private) as file:
         file.write("line")
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(str(tmp_path / "log"), os.O_WRONLY | os.O_CREAT)
+    assert not (tmp_path / "theirs").exists()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from embodyflow.cli.main import main
+from embodyflow.errors import DamageError
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.metrics_log import MetricsLog, lasting_metrics
 from embodyflow.record.run_folder import RunFolder
@@ -171,3 +172,12 @@ def test_the_newest_lines_are_the_last_ones(
     with log.path.open("a") as file:
         file.write('{"iteration": 10')  # a killed process left it half written
     assert log.newest(number) == log.read()[-number:]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", "\x00x"])
+def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"iteration": 1})
+    log.path.write_text(f'{log.path.read_text()}{line}\n{{"iteration": 3}}\n')
+    with pytest.raises(DamageError, match=rf"metrics\.jsonl: line 2 is damaged; resume={tmp_path.name} rebuilds it"):
+        log.read()

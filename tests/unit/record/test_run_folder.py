@@ -202,3 +202,24 @@ def test_unfinished_runs_have_a_checkpoint_and_are_neither_complete_nor_locked(t
     with folders["busy"].locked():
         assert [folder.path.name for folder in unfinished_runs(tmp_path)] == ["begun"]
     assert {folder.path.name for folder in unfinished_runs(tmp_path)} == {"begun", "busy"}
+
+
+def test_of_a_checkpoint_that_was_moved_to_another_disk_only_the_link_is_removed(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    """A run would otherwise end at this commit, and at each one after it."""
+    for iteration in (0, 1, 2):
+        commit(folder, iteration)
+    for iteration in (1, 2):
+        shutil.move(folder.checkpoints.folder(iteration), tmp_path / f"moved-{iteration}")
+        folder.checkpoints.folder(iteration).symlink_to(tmp_path / f"moved-{iteration}")
+    folder.checkpoints.verify(1)
+    commit(folder, 2, content="again")  # as a run does that returned to an earlier commit
+    commit(folder, 3)
+    assert folder.checkpoints.committed() == [0, 2, 3]
+    assert sorted(path.name for path in folder.checkpoints.path.iterdir()) == [
+        "iteration-000000",
+        "iteration-000002",
+        "iteration-000003",
+    ]
+    assert [(tmp_path / f"moved-{each}" / "state").read_text() for each in (1, 2)] == ["weights", "weights"]

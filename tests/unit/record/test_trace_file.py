@@ -89,3 +89,10 @@ def test_a_clock_that_nobody_measured_is_aligned_by_the_wall_clock(tmp_path: Pat
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_trace(tmp_path, tmp_path / "trace.json")
+
+
+def test_lines_of_another_program_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "notes.json").write_text('{"title": "notes"}\n{"name": "x"}\n[]\n')
+    assert write_trace(tmp_path / "trace", tmp_path / "trace.json") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace", "trace.json"]

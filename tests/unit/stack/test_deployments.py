@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -125,6 +126,15 @@ def test_an_unsupported_database_is_refused_in_one_line(no_settings: Path, monke
     monkeypatch.setenv("PREFECT_API_DATABASE_DRIVER", "mysql")
     with pytest.raises(ConfigError, match=r"^PREFECT_SERVER_DATABASE_DRIVER=mysql: Input should be 'postgresql\+"):
         is_named()
+
+
+@pytest.mark.parametrize("key", ["password", "connection_url"])
+def test_a_wrong_secret_of_a_database_is_not_shown(key: str, no_settings: Path) -> None:
+    """The end of a stack is recorded and shown too."""
+    (no_settings / "prefect.toml").write_text(f"[server.database]\n{key} = 271828\n")
+    with pytest.raises(ConfigError, match=rf"^PREFECT_SERVER_DATABASE_{key.upper()}: Input should be a valid") as wrong:
+        is_named()
+    assert "271828" not in "".join(traceback.format_exception(wrong.value))
 
 
 def test_our_database_has_a_url_and_the_users_retention(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

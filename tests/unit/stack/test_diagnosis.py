@@ -204,3 +204,25 @@ def test_a_project_of_another_user_is_refused_in_a_line(folder: StackFolder, mon
     for start in (up.detached, folder.locked().__enter__):
         with pytest.raises(ConfigError, match=r"\.embodyflow: Permission denied; allowed is a project that you can"):
             start()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"reason": "x"}'])
+def test_a_damaged_record_of_the_end_is_told(content: str, folder: StackFolder) -> None:
+    (folder.private / "stack-end.json").write_text(content)
+    assert diagnose(folder)[0] == f"down: unknown, because {folder.private}/stack-end.json is damaged"
+
+
+def test_a_full_disk_hides_no_reason_of_a_stacks_end(
+    folder: StackFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def start(_: Stack) -> None:
+        raise StackError("why it ends", folder.log("any"))
+
+    monkeypatch.setattr(stack_module, "write_end", full)
+    monkeypatch.setattr(Stack, "_start", start)
+    with pytest.raises(StackError, match="why it ends"), Stack(folder, "up"):
+        pass
+    assert "warning: could not record why the stack ended: [Errno 28]" in capsys.readouterr().err
