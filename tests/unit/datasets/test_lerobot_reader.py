@@ -337,7 +337,7 @@ def shorten(path: Path) -> None:
         ('"q99"', '"q99": [-9, -9, -9, -9], "other"', ", action: must have no q01 above q99"),
         ('"count": [', '"count": [0, ', ", action: must be finite numbers of one shape, over at least one step"),
     ],
-    ids=["missing", "no number", "NaN", "negative", "of two sizes", "min", "quantile", "no steps"],
+    ids=["missing", "no number", "NaN", "negative", "of two sizes", "min", "mean", "quantile", "no steps"],
 )
 def test_damaged_statistics_are_refused(
     write: Callable[..., Path], old: str, new: str, message: str, tmp_path: Path
