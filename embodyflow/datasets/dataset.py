@@ -8,6 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+RELATIVE_ROUNDING = 1e-4
+"""Largest relative error of statistics in the files of a data set, which may be computed in float32."""
+
 Columns = dict[str, NDArray[Any]]
 """Arrays by name, ``[T, ...]`` for an episode of T steps."""
 
@@ -60,6 +63,12 @@ class FeatureStatistics:
     high: NDArray[np.float64]
     q01: NDArray[np.float64] | None = None
     q99: NDArray[np.float64] | None = None
+
+    def excludes(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return True for values ``[..., D]`` that lie beyond the smallest or the largest one by more than rounding."""
+        rounding = RELATIVE_ROUNDING * np.maximum(np.abs(self.low), np.abs(self.high))
+        beyond: NDArray[np.bool_] = (values < self.low - rounding) | (values > self.high + rounding)
+        return beyond
 
 
 class Dataset(Protocol):

@@ -135,6 +135,27 @@ class DatasetDemonstrations:
         joined = (np.concatenate([getattr(part, each) for part in parts]) for each in ("mean", "std", "low", "high"))
         return FeatureStatistics(parts[0].count, *joined)
 
+    def check_statistics(self, name: str, episodes: Sequence[DatasetEpisode]) -> None:
+        """Check that no number of episodes in a column of vectors lies beyond the data set's own minimum and maximum.
+
+        Statistics of other numbers, such as those before the actions were converted, would normalise wrongly.
+
+        Raises:
+            ConfigError: One does; see also :meth:`statistics` and :meth:`read`.
+        """
+        found, column = self.statistics(name), self._columns[name]
+        for episode in episodes:
+            values = self._read(episode, {name: column})[name].reshape(episode.num_steps, -1).astype(np.float64)
+            beyond = found.excludes(values)
+            if beyond.any():
+                t, k = np.argwhere(beyond)[0].tolist()
+                raise ConfigError(
+                    f"warm_start.dataset={self._dataset.path}: dimension {k} of {' + '.join(column.features)} is "
+                    f"{values[t, k]:g} in episode {episode.index}, but its statistics say {found.low[k]:g} to "
+                    f"{found.high[k]:g}, so they are those of other numbers; allowed without them is "
+                    "warm_start.dataset.statistics=demonstrations"
+                )
+
     def quantiles(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the data set's 1% and 99% quantiles of a column of vectors.
 

@@ -29,8 +29,7 @@ class ActionScale:
         """
         if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
             return None
-        is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
-        if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
+        if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and _has_finite_width(space):
             return cls(space)
         found = " ".join(str(space).split())  # arrays of a space are printed in several lines
         raise ValueError(
@@ -64,3 +63,10 @@ class ActionScale:
     @functools.cached_property
     def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self.own.low.astype(np.float64), self.own.high.astype(np.float64)
+
+
+def _has_finite_width(space: Box[np.floating[Any]]) -> bool:
+    """Return True if the bounds are known; the largest numbers of a dtype stand for unknown ones, as infinity does."""
+    with np.errstate(over="ignore"):  # the distance of the largest numbers is infinite
+        width = space.high.astype(np.float64) - space.low.astype(np.float64)
+    return bool((width < np.finfo(np.float32).max / 2).all())

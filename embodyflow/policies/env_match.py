@@ -38,6 +38,8 @@ def check_match(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
                 "allowed is uint8 [H, W, 3], from 0 to 255"
             )
     _check_actions(config, env)
+    if config.off_policy is not None and isinstance(config, ControlPolicyConfig):
+        _check_width(config, env)
     find_policy(config.name).run_check(config, env)
 
 
@@ -53,6 +55,16 @@ def check_unit_bounds(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> Non
             f"policy.name={config.name}: acts in [-1, 1], the environment in [{space.low.min()}, {space.high.max()}]; "
             "scale actions by env.adapter or Gymnasium's RescaleAction"
         )
+
+
+def has_finite_width(space: gym.spaces.Box) -> bool:
+    """Return True if actions in [-1, 1] can be scaled to the bounds.
+
+    The largest numbers of a dtype stand for bounds that nobody knows, as infinity does.
+    """
+    with np.errstate(over="ignore"):  # the distance of the largest numbers is infinite
+        width = space.high.astype(np.float64) - space.low.astype(np.float64)
+    return bool((width < np.finfo(np.float32).max / 2).all())
 
 
 def one_line(space: gym.Space[Any]) -> str:
@@ -146,6 +158,16 @@ def _check_choices(config: EmbodiedPolicyConfig, space: gym.Space[Any]) -> None:
         f"policy.num_choices=null: means continuous actions, the environment's are {one_line(space)}; "
         f"allowed is {list(found)}, or policy.action_dim=null, which sets it"
     )
+
+
+def _check_width(config: ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
+    """Refuse an environment to whose bounds the actions of an off-policy policy cannot be stretched."""
+    space = _action_box(env)
+    if not has_finite_width(space):
+        raise ConfigError(
+            f"policy.name={config.name}: acts in [-1, 1], stretched to the environment's bounds, which are "
+            f"[{space.low.min():g}, {space.high.max():g}]; allowed are finite ones, which a wrapper can set"
+        )
 
 
 def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:

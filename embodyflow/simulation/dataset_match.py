@@ -53,12 +53,19 @@ def chosen_episodes(
         instructions: Instruction of each task of ``env.tasks``.
 
     Raises:
-        ConfigError: The data set has too few episodes of a task.
+        ConfigError: The data set has too few episodes of a task, or two tasks have the same text.
     """
     assert config.warm_start is not None
     texts, number = dataset_of(config).tasks, config.warm_start.num_demos
-    named = zip(config.env.tasks, instructions, strict=True)
-    return [demonstrations.choose(texts.get(task, instruction), number) for task, instruction in named]
+    tasks: dict[str, str] = {}  # by text
+    for task, instruction in zip(config.env.tasks, instructions, strict=True):
+        text = texts.get(task, instruction)
+        if (other := tasks.setdefault(text, task)) != task:
+            raise ConfigError(
+                f"warm_start.dataset.tasks: {other!r} and {task!r} both take the episodes of {text!r}; allowed is a "
+                "text of its own for each of env.tasks"
+            )
+    return [demonstrations.choose(text, number) for text in tasks]
 
 
 def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: Sequence[str]) -> None:
@@ -82,6 +89,10 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
         _check_statistics(config, demonstrations)
         _check_units(demonstrations.statistics("actions").mean, env.action_space)
     demonstrations.check(episodes)
+    if chosen.statistics == "dataset":
+        for name in ("state", "actions"):
+            if name == "actions" or name in config.policy.observation_keys:
+                demonstrations.check_statistics(name, episodes)
     if chosen.statistics == "demonstrations":
         _check_units(demonstrations.mean("actions", episodes), env.action_space)
 

@@ -19,8 +19,8 @@ from embodyflow.config.robots.control import ControlConfig
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.environment import EnvConfig, prefixed_tasks
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
-from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.env_match import check_match, one_line, policy_sizes
+from embodyflow.policies.observations import entries_of, fitted, observation_fields
 from embodyflow.policies.policy_section import MEMBER_SIZES
 from embodyflow.process.compiler import require_cpp_compiler
 from embodyflow.simulation.batched.checks import batch_sizes, check_batch, find_unrestorable_batch
@@ -31,6 +31,7 @@ from embodyflow.simulation.member_env import MemberEnv, MemberSizes, Padding, na
 from embodyflow.simulation.restorability import (
     PROBE_SEED,
     FirstStep,
+    Processes,
     find_unrestorable,
     first_step,
     play_first_step,
@@ -160,7 +161,7 @@ def check_control(config: ControlConfig) -> None:
         require_cpp_compiler()
     if config.env.vector is not None:
         check_batch(config)
-        _require_restorable(config.env, {}, config.rollout.env_processes)
+        _require_restorable(config.env, {}, _processes(config))
         return
     instance = _build(config.env, first_task(config.env))
     check_match(config.policy, instance)
@@ -168,7 +169,7 @@ def check_control(config: ControlConfig) -> None:
     if config.off_policy is not None and config.off_policy.hindsight is not None:
         _goal_rewards_of(instance, config.env).check()
     instance.close()
-    _require_restorable(config.env, {None: first}, config.rollout.env_processes)
+    _require_restorable(config.env, {None: first}, _processes(config))
 
 
 def check_embodied(config: EmbodiedConfig) -> None:
@@ -195,7 +196,7 @@ def check_embodied(config: EmbodiedConfig) -> None:
     _check_num_goals(config, [each.num_goals for each in facts])
     if config.warm_start is not None and config.warm_start.dataset is not None:
         check_dataset(config, instance, [each.instruction for each in facts])
-    _require_restorable(env, firsts, config.rollout.env_processes)
+    _require_restorable(env, firsts, _processes(config))
 
 
 def _check_part(
@@ -252,25 +253,30 @@ def check_restorable(config: EmbodiedConfig | ControlConfig) -> None:
     Raises:
         ConfigError: An environment cannot be built, or its seed does not restore an episode.
     """
-    _require_restorable(config.env, {}, config.rollout.env_processes)
+    _require_restorable(config.env, {}, _processes(config))
 
 
-def _require_restorable(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> None:
+def _processes(config: EmbodiedConfig | ControlConfig) -> Processes:
+    return Processes(config.rollout.env_processes, config.rollout.isolates(len(config.env.tasks)))
+
+
+def _require_restorable(env: EnvConfig, firsts: Mapping[str | None, FirstStep], processes: Processes) -> None:
     """Refuse environments that their seed does not restore, unless ``env.allow_unrestorable`` allows them."""
     for name, part in env.parts.items():
         own = {task: firsts[key] for task in (part.tasks or (None,)) if (key := _task_name(name, task)) in firsts}
         with naming_member(name):
-            found = _probe(part, own, num_processes)
+            found = _probe(part, own, processes)
             if found and not env.allow_unrestorable:
                 raise ConfigError(refusal(part, found))
 
 
-def unrestorable_tasks(env: EnvConfig, num_processes: int = 0) -> dict[str, str]:
+def unrestorable_tasks(env: EnvConfig, num_processes: int = 0, *, isolated: bool = False) -> dict[str, str]:
     """Return the tasks whose goal 0 is not restored by its seed, each with the culprit and what differs.
 
     Args:
         env: Configuration of environments that :func:`check_control` or :func:`check_embodied` accepts.
         num_processes: Number of environment processes to play in; 0 plays in this process.
+        isolated: True if every environment of the run has a process of its own.
 
     Returns:
         Lines ``<key>: <what differs>`` by task; the id of the environment stands for one without tasks.
@@ -280,27 +286,27 @@ def unrestorable_tasks(env: EnvConfig, num_processes: int = 0) -> dict[str, str]
     """
     found: dict[str, str] = {}
     for name, part in env.parts.items():
-        found |= prefixed_tasks(name, _probe(part, {}, num_processes))
+        found |= prefixed_tasks(name, _probe(part, {}, Processes(num_processes, isolated)))
     return found
 
 
-def _probe(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> dict[str, str]:
+def _probe(env: EnvConfig, firsts: Mapping[str | None, FirstStep], processes: Processes) -> dict[str, str]:
     """Call :func:`find_unrestorable` once per process and environment: a command checks its configuration twice.
 
     Args:
         env: Configuration of the environments.
         firsts: First steps by task; those of missing tasks are played.
-        num_processes: Number of environment processes to play in.
+        processes: Environment processes of the run.
     """
     spec = env_spec(env.id)
     about = env.model_dump(exclude={"step_timeout", "reset_timeout", "max_restarts", "allow_unrestorable"})
-    key = f"{spec!r} {about!r} {num_processes > 0}"
+    key = f"{spec!r} {about!r} {processes.number > 0} {processes.isolated}"
     if key not in _PROBED and env.vector is not None:
-        _PROBED[key] = find_unrestorable_batch(env, num_processes)
+        _PROBED[key] = find_unrestorable_batch(env, processes.number)
     elif key not in _PROBED:
         tasks: Sequence[str | None] = env.tasks or (None,)
         _PROBED[key] = find_unrestorable(
-            env, {task: firsts.get(task) or _first_step(env, task) for task in tasks}, make_env, num_processes
+            env, {task: firsts.get(task) or _first_step(env, task) for task in tasks}, make_env, processes
         )
     return _PROBED[key]
 
@@ -438,7 +444,7 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
     try:
         instance = _build(env, task)
         found, expected = (observation_fields(each.observation_space) for each in (instance, first))
-        if found != expected or not _same_actions(instance.action_space, first.action_space):
+        if found != expected or instance.action_space != first.action_space:
             raise ConfigError(
                 f"env.id={env.id}: observes {found} and takes {one_line(instance.action_space)}, the first task "
                 f"{expected} and {one_line(first.action_space)}; all tasks must have the same spaces"
@@ -450,13 +456,6 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
         return facts, step
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
-
-
-def _same_actions(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
-    """Return True if both spaces have the same discrete actions, or continuous ones of one shape."""
-    if num_choices(one) is None and num_choices(other) is None:
-        return one.shape == other.shape
-    return one == other
 
 
 def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
@@ -551,9 +550,7 @@ def _check_observation(env: EnvConfig, instance: gym.Env[Any, Any], observation:
     for name, (shape, dtype) in observation_fields(instance.observation_space).items():
         if name not in entries:
             raise ConfigError(f"env.id={env.id}: its observation has no {name!r}, which its observation_space has")
-        found = np.asarray(entries[name])
-        if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
-            raise ConfigError(
-                f"env.id={env.id}: its observation {name!r} must be {dtype} {shape} as in its observation_space, is "
-                f"{found.dtype} {found.shape}"
-            )
+        try:
+            fitted(name, entries[name], shape, dtype)
+        except ValueError as error:
+            raise ConfigError(f"env.id={env.id}: {error}") from None

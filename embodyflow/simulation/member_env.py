@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import one_line
-from embodyflow.policies.observations import MEMBER_KEY, STATE_KEY, entries_of, observation_fields
+from embodyflow.policies.env_match import has_finite_width, one_line
+from embodyflow.policies.observations import MEMBER_KEY, STATE_KEY, entries_of, fitted, observation_fields
 
 Fields = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
@@ -50,7 +50,7 @@ class MemberSizes:
         space = env.action_space
         if not isinstance(space, Box) or len(space.shape) != 1 or not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(f"actions must be a one-dimensional Box of floats to be padded, not {one_line(space)}")
-        if not np.isfinite([space.low, space.high]).all():
+        if not has_finite_width(space):
             raise ConfigError(f"actions must have finite bounds to be scaled to [-1, 1], not {one_line(space)}")
         fields = observation_fields(env.observation_space)
         images = {name: field for name, field in fields.items() if len(field[0]) == 3}
@@ -130,7 +130,7 @@ class MemberEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
             spaces[STATE_KEY] = Box(-np.inf, np.inf, (padding.state_dim,), np.float32)
         images = {name: inner.observation_space[name] for name in padding.images}  # type: ignore[index]
         self.observation_space: gym.Space[Any] = Dict(spaces | images)
-        self._padding = padding
+        self._padding, self._state_field = padding, observation_fields(inner.observation_space).get(STATE_KEY)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -141,7 +141,11 @@ class MemberEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         return self._padded(observation), info
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
-        """Execute one action, float32 ``[A]`` in [-1, 1]."""
+        """Execute one action, float32 ``[A]`` in [-1, 1].
+
+        Raises:
+            ValueError: The state does not fit its space; see :func:`~embodyflow.policies.observations.fitted`.
+        """
         observation, reward, terminated, truncated, info = self.inner.step(self._to_own(action))
         return self._padded(observation), float(reward), terminated, truncated, info
 
@@ -170,8 +174,9 @@ class MemberEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         found[MEMBER_KEY] = self._index
         if self._padding.state_dim:
             state = np.zeros(self._padding.state_dim, np.float32)
-            if STATE_KEY in entries:
-                state[: len(entries[STATE_KEY])] = entries[STATE_KEY]
+            if self._state_field is not None:  # padding would hide a state of another size
+                own = fitted(STATE_KEY, entries[STATE_KEY], *self._state_field)
+                state[: len(own)] = own
             found[STATE_KEY] = state
         return found
 

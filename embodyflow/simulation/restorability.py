@@ -6,8 +6,10 @@ whatever the instance has played before. Wrappers with running statistics, such 
 draws from a global generator break it without any error.
 
 The probe compares three plays of goal 0 with the same actions: the first step of a fresh instance, and two plays of
-another fresh instance before and after a further episode. It plays through a :class:`VectorEnv`, as the rollout does,
-and in environment processes if the run has them.
+another fresh instance before and after a further episode. During the last play one more instance plays another goal in
+the same process, as environments of a rollout do: an environment that seeds a global generator in its reset, or that
+shares a simulator with others, is restored only while it is alone. The probe plays through a :class:`VectorEnv`, as the
+rollout does, and in environment processes if the run has them.
 """
 
 import copy
@@ -34,6 +36,9 @@ PROBE_SEED = 0
 FEWEST_STEPS, MOST_STEPS = 4, 32
 STEP_SECONDS = 0.25
 """Time after which a play stops, once it has ``FEWEST_STEPS``."""
+
+BESIDE = "beside another environment in its process"
+"""Circumstance in which an environment with global state differs."""
 
 CHEAP_SECONDS = 0.5
 """Longest play after which the probe also plays another goal before it repeats goal 0."""
@@ -97,8 +102,21 @@ def first_step(
     return FirstStep(moments, _statistics(instance), other_goal)
 
 
+@dataclass(frozen=True)
+class Processes:
+    """The environment processes of a run.
+
+    Attributes:
+        number: Number of processes to play in; 0 plays in this process.
+        isolated: True if every environment of the run has a process of its own, so no other one plays beside it.
+    """
+
+    number: int = 0
+    isolated: bool = False
+
+
 def find_unrestorable(
-    env: EnvConfig, firsts: Mapping[str | None, FirstStep], make: MakeEnv, num_processes: int = 0
+    env: EnvConfig, firsts: Mapping[str | None, FirstStep], make: MakeEnv, processes: Processes
 ) -> dict[str, str]:
     """Return the tasks whose goal 0 is not restored by its seed, each with the culprit and the difference.
 
@@ -106,7 +124,7 @@ def find_unrestorable(
         env: Configuration of the environments.
         firsts: First step of a fresh instance by task; the task ``None`` is that of an environment without tasks.
         make: Function that builds an environment.
-        num_processes: Number of environment processes to play in; 0 plays in this process.
+        processes: Environment processes of the run.
 
     Returns:
         Lines ``<key>: <what differs>`` by task; the id of the environment stands for the task ``None``.
@@ -114,14 +132,14 @@ def find_unrestorable(
     Raises:
         ConfigError: An environment raised while it was played.
     """
-    # Without processes of their own, one environment at a time is in memory.
-    parts = [firsts] if num_processes else [{task: first} for task, first in firsts.items()]
+    # Without processes of their own, one task at a time is in memory.
+    parts = [firsts] if processes.number else [{task: first} for task, first in firsts.items()]
     differences: dict[str | None, str] = {}
     for part in parts:
-        differences |= _differences(env, part, make, num_processes)
+        differences |= _differences(env, part, make, processes)
     found = {}
     for task, difference in differences.items():
-        culprit = _culprit(env, task, make, num_processes)
+        culprit = _culprit(env, task, make, processes)
         found[env.id if task is None else task] = f"{culprit}: {difference}"
     return found
 
@@ -143,6 +161,11 @@ def remedy(line: str) -> str:
     """Return the advice for a task that is not restored, from its line by :func:`find_unrestorable`."""
     if line.startswith("env.vector.resets"):
         return "make reset(seed=[…], options={'reset_mask': …}) restore each lane, or set automatic"
+    if f": {BESIDE}" in line:
+        return (
+            "draw from self.np_random only and keep nothing outside of the instance, or give each environment a "
+            "process by rollout.env_processes"
+        )
     if line.startswith("env.adapter.wrappers"):
         return (
             "leave it out and normalize in the policy by policy.normalize_observations=true (rewards of a control job: "
@@ -152,65 +175,96 @@ def remedy(line: str) -> str:
 
 
 def _differences(
-    env: EnvConfig, firsts: Mapping[str | None, FirstStep], make: MakeEnv, num_processes: int
+    env: EnvConfig, firsts: Mapping[str | None, FirstStep], make: MakeEnv, processes: Processes
 ) -> dict[str | None, str]:
     """Return the first difference between plays of goal 0, by task; restorable tasks are left out."""
     tasks = list(firsts)
-    functions = [functools.partial(make, env, task, "train") for task in tasks]
+    built = tasks if processes.isolated else [*tasks, tasks[0]]
+    functions = [functools.partial(make, env, task, "train") for task in built]
     try:
         with closing(
             VectorEnv(
                 functions,
                 chunk_size=1,
-                num_workers=min(num_processes, len(functions)),
-                names=[task or "" for task in tasks],
+                num_workers=min(processes.number, len(tasks)),
+                names=[task or "" for task in built],
                 supervision=Supervision.from_config(env),
             )
         ) as vector:
-            once, again = _play_twice(vector, env, [first.other_goal for first in firsts.values()])
+            probe = _Probe(vector, env, [first.other_goal for first in firsts.values()])
+            once, again = probe.play_twice()
+            found: dict[str | None, str] = {}
+            for k, (task, first) in enumerate(firsts.items()):
+                line = difference(once[k], again[k], "after another episode")
+                if line is not None and not processes.isolated:
+                    line = probe.attributed(k, once[k], line)
+                line = line or difference(first.moments, once[k], "in another instance")
+                if line is None and first.statistics is not None:
+                    line = f"{first.statistics} updates its statistics over episodes"
+                if line is not None:
+                    found[task] = line
+            return found
     except EnvError as error:
-        raise ConfigError(_failure(env, None if error.index is None else tasks[error.index], error)) from error
+        raise ConfigError(_failure(env, None if error.index is None else built[error.index], error)) from error
     except (EnvQuarantinedError, InfrastructureError) as error:
         raise ConfigError(f"env.id={env.id}: goal 0 cannot be played: {str(error).splitlines()[0]}") from error
-    found: dict[str | None, str] = {}
-    for k, (task, first) in enumerate(firsts.items()):
-        line = difference(once[k], again[k], "after another episode")
-        line = line or difference(first.moments, once[k], "in another instance")
-        if line is None and first.statistics is not None:
-            line = f"{first.statistics} updates its statistics over episodes"
-        if line is not None:
-            found[task] = line
-    return found
 
 
-def _play_twice(
-    vector: VectorEnv, env: EnvConfig, other_goals: Sequence[int]
-) -> tuple[list[list[Moment]], list[list[Moment]]]:
-    """Play goal 0 of every environment twice, with an episode of another goal in between if that is cheap.
+class _Probe:
+    """Plays of goal 0 in one environment of each task.
 
-    That episode is played to its end if it is short, because some environments change something when an episode ends.
+    Args:
+        vector: Environments of the tasks, perhaps followed by one more that plays beside them.
+        env: Their configuration.
+        other_goals: Goal to play between two plays of goal 0, by task.
     """
-    actions, options = probe_actions(vector.action_space), [probe_options(env)] * vector.num_envs
-    started = time.monotonic()
-    once = _play(vector, PROBE_SEED, options, actions, STEP_SECONDS)
-    actions = actions[: max(len(moments) for moments in once) - 1]
-    if time.monotonic() - started < CHEAP_SECONDS:
-        others = [{"goal": goal} for goal in other_goals] if env.tasks else options
-        whole = itertools.islice(itertools.cycle(actions), env.max_steps)
-        _play(vector, PROBE_SEED + 1, others, list(whole), STEP_SECONDS)
-    return once, _play(vector, PROBE_SEED, options, actions, np.inf)
+
+    def __init__(self, vector: VectorEnv, env: EnvConfig, other_goals: Sequence[int]) -> None:
+        self._vector, self._env, self._count = vector, env, len(other_goals)
+        self._actions, self._options = probe_actions(vector.action_space), probe_options(env)
+        self._others = [{"goal": goal} if env.tasks else None for goal in other_goals]
+
+    def play_twice(self) -> tuple[list[list[Moment]], list[list[Moment]]]:
+        """Play goal 0 of every task twice, the second time beside the further environment, if there is one.
+
+        In between, an episode of another goal is played if that is cheap. It is played to its end if it is short,
+        because some environments change something when an episode ends.
+        """
+        started = time.monotonic()
+        once = self._play_goal(STEP_SECONDS)
+        self._actions = self._actions[: max(len(moments) for moments in once) - 1]
+        if time.monotonic() - started < CHEAP_SECONDS:
+            whole = itertools.islice(itertools.cycle(self._actions), self._env.max_steps)
+            _play(self._vector, [PROBE_SEED + 1] * self._count, self._others, list(whole), STEP_SECONDS)
+        return once, self._play_goal(np.inf, is_alone=self._count == self._vector.num_envs)
+
+    def attributed(self, k: int, once: Sequence[Moment], line: str) -> str:
+        """Return the line about a difference; it names the further environment if that makes the difference."""
+        alone = difference(once, self._play_goal(np.inf)[k], "after another episode")
+        return alone or line.replace("after another episode", BESIDE, 1)
+
+    def _play_goal(self, seconds: float, *, is_alone: bool = True) -> list[list[Moment]]:
+        """Play goal 0 of every task, beside another goal of the further environment unless ``is_alone``."""
+        seeds, options = [PROBE_SEED] * self._count, [self._options] * self._count
+        if not is_alone:
+            seeds, options = [*seeds, PROBE_SEED + 1], [*options, self._others[0]]
+        return _play(self._vector, seeds, options, self._actions, seconds)[: self._count]
 
 
 def _play(
-    vector: VectorEnv, seed: int, options: Sequence[dict[str, Any] | None], actions: Sequence[Any], seconds: float
+    vector: VectorEnv,
+    seeds: Sequence[int],
+    options: Sequence[dict[str, Any] | None],
+    actions: Sequence[Any],
+    seconds: float,
 ) -> list[list[Moment]]:
-    """Play one episode in every environment; return its moments, by environment."""
-    count = vector.num_envs
-    observation = vector.reset(seeds=[seed] * count, options=options)
+    """Play one episode in each of the first n environments, by n seeds; return its moments, by environment."""
+    open_rows = list(range(len(seeds)))
+    observation = vector.reset(open_rows, seeds, options)
     played: list[list[Moment]] = [
-        [{f"observation {name!r}": values[k].copy() for name, values in observation.items()}] for k in range(count)
+        [{f"observation {name!r}": values[k].copy() for name, values in observation.items()}] for k in open_rows
     ]
-    open_rows, deadline = list(range(count)), time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     for t, action in enumerate(actions):
         if not open_rows or (t >= FEWEST_STEPS and time.monotonic() > deadline):
             break
@@ -235,7 +289,7 @@ def difference(one: Sequence[Moment], other: Sequence[Moment], where: str) -> st
     return None
 
 
-def _culprit(env: EnvConfig, task: str | None, make: MakeEnv, num_processes: int) -> str:
+def _culprit(env: EnvConfig, task: str | None, make: MakeEnv, processes: Processes) -> str:
     """Return the key that names the wrappers, or the environment, whose episodes are not restored.
 
     A wrapper is to blame if the environment is restored without it. With several such wrappers none alone makes a
@@ -251,7 +305,7 @@ def _culprit(env: EnvConfig, task: str | None, make: MakeEnv, num_processes: int
             instance = make(fewer, task, "train")
             with closing(instance):
                 first = play_first_step(fewer, instance)
-            return not _differences(fewer, {task: first}, make, num_processes)
+            return not _differences(fewer, {task: first}, make, processes)
         except Exception:  # the environment may need the wrapper to work at all, so this says nothing
             return None
 

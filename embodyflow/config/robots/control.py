@@ -160,7 +160,7 @@ class ControlConfig(RunConfig):
 
     def unrestorable(self) -> dict[str, str]:
         """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
-        return unrestorable_tasks(self.env, self.rollout.env_processes)
+        return unrestorable_tasks(self.env, self.rollout)
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return mean returns of training episodes and, with ``evaluation``, those before and after training."""

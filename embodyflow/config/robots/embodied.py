@@ -385,7 +385,7 @@ class EmbodiedConfig(GroupedConfig):
 
     def unrestorable(self) -> dict[str, str]:
         """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
-        return unrestorable_tasks(self.env, self.rollout.env_processes)
+        return unrestorable_tasks(self.env, self.rollout)
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return success rates on evaluation goals before and after training, also per task if there are several."""

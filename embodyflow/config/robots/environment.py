@@ -267,19 +267,21 @@ def prefixed_tasks(name: str, tasks: Mapping[str, str]) -> dict[str, str]:
     return {f"{name}/{task}" if name else task: value for task, value in tasks.items()}
 
 
-def unrestorable_tasks(env: EnvConfig, num_processes: int) -> dict[str, str]:
+def unrestorable_tasks(env: EnvConfig, rollout: "SteppingConfig") -> dict[str, str]:
     """Return the tasks whose episodes are not restored by their seed, each with the culprit and what differs.
 
     Args:
         env: Environments that the checks of the run accept.
-        num_processes: Value of ``rollout.env_processes``.
+        rollout: Section ``rollout``, which says how the environments share processes.
 
     Returns:
         Lines by task; empty unless ``env.allow_unrestorable``, because the checks refuse such environments without it.
     """
     if not env.allow_unrestorable:
         return {}
-    found: dict[str, str] = resolve(RESTORABILITY_CHECK)(env, num_processes)
+    found: dict[str, str] = resolve(RESTORABILITY_CHECK)(
+        env, rollout.env_processes, isolated=rollout.isolates(len(env.tasks))
+    )
     return found
 
 
@@ -328,6 +330,10 @@ class SteppingConfig(Config):
 
     envs_per_worker: PositiveInt
     env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    def isolates(self, num_tasks: int) -> bool:
+        """Return True if every environment of a worker has a process of its own; each task has at least one."""
+        return self.env_processes >= max(self.envs_per_worker, num_tasks)
 
     @model_validator(mode="after")
     def _check_env_processes(self) -> "SteppingConfig":

@@ -17,6 +17,7 @@ from embodyflow.errors import ConfigError
 
 EPISODES_V21, STATISTICS_V21 = "meta/episodes.jsonl", "meta/episodes_stats.jsonl"
 EPISODES_V30, STATISTICS_V30 = "meta/episodes", "meta/stats.json"
+TASKS_V21, TASKS_V30 = "meta/tasks.jsonl", "meta/tasks.parquet"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Layout(Protocol):
 
     episodes: Sequence[DatasetEpisode]
 
+    @property
+    def tasks(self) -> Mapping[int, str]:
+        """Texts of the tasks by the number in a step's ``task_index``; empty if the data set does not list them."""
+
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the parquet file with the steps of an episode."""
 
@@ -62,6 +67,14 @@ class LayoutV21:
         self._folder, self._info = folder, info
         found = [_episode(folder, EPISODES_V21, line) for line in _json_lines(folder, EPISODES_V21)]
         self.episodes: Sequence[DatasetEpisode] = _in_order(folder, EPISODES_V21, found)
+
+    @cached_property
+    def tasks(self) -> Mapping[int, str]:
+        """Texts of ``meta/tasks.jsonl``."""
+        if not (self._folder / TASKS_V21).is_file():
+            return {}
+        lines = _json_lines(self._folder, TASKS_V21)
+        return _task_texts(self._folder, TASKS_V21, [(line.get("task_index"), line.get("task")) for line in lines])
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the episode's own parquet file."""
@@ -110,6 +123,18 @@ class LayoutV30:
         found = [_episode(folder, EPISODES_V30, row) for row in rows]
         self.episodes: Sequence[DatasetEpisode] = _in_order(folder, EPISODES_V30, found)
         self._rows = {episode.index: row for episode, row in zip(found, rows, strict=True)}
+
+    @cached_property
+    def tasks(self) -> Mapping[int, str]:
+        """Texts of ``meta/tasks.parquet``, which are its only other column."""
+        path = self._folder / TASKS_V30
+        if not path.is_file():
+            return {}
+        pairs = [
+            (row.pop("task_index", None), next((text for text in row.values() if isinstance(text, str)), None))
+            for row in _rows(path)
+        ]
+        return _task_texts(self._folder, TASKS_V30, pairs)
 
     def data_file(self, episode: DatasetEpisode) -> Path:
         """Return the parquet file that the episode shares with others."""
@@ -173,6 +198,21 @@ def _episode(folder: Path, name: str, row: Any) -> DatasetEpisode:
             raise ConfigError(f"{folder}: {name} is damaged: {key}={number!r} is no whole number of at least 0")
     is_one = isinstance(tasks, list) and len(tasks) == 1 and isinstance(tasks[0], str)
     return DatasetEpisode(index, length, tasks[0] if is_one else None)
+
+
+def _task_texts(folder: Path, name: str, pairs: Sequence[tuple[Any, Any]]) -> dict[int, str]:
+    """Return the texts of tasks by their numbers.
+
+    Raises:
+        ConfigError: A number or a text is missing, or a number has two texts.
+    """
+    texts: dict[int, str] = {}
+    for number, text in pairs:
+        if not isinstance(number, int) or not isinstance(text, str):
+            raise ConfigError(f"{folder}: {name} is damaged: task_index={number!r} has the text {text!r}")
+        if texts.setdefault(number, text) != text:
+            raise ConfigError(f"{folder}: {name} has task_index {number} twice")
+    return texts
 
 
 def _in_order(folder: Path, name: str, episodes: Sequence[DatasetEpisode]) -> list[DatasetEpisode]:

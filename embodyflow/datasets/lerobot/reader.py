@@ -14,6 +14,9 @@ from embodyflow.datasets.lerobot.videos import check_video, decode_frames, decod
 from embodyflow.datasets.packages import require
 from embodyflow.errors import ConfigError
 
+TASK = "task_index"
+"""Column with the number of a step's task."""
+
 TOLERANCE = 1e-4
 """Seconds that a timestamp may differ from its frame's time, as in LeRobot."""
 
@@ -40,17 +43,19 @@ class LeRobotReader:
         return self._layout.statistics(feature)
 
     def check(self, episodes: Collection[DatasetEpisode], features: Collection[str]) -> None:
-        """Check the files of episodes: columns, timestamps, rate, size and length of videos, sizes of first images.
+        """Check the files of episodes: columns, timestamps, tasks, videos, sizes of first images.
 
         Raises:
             ConfigError: A file is missing or damaged, or does not fit the description.
         """
         videos = [name for name in features if name in self._info.videos]
         stored = [name for name in features if name not in self._info.videos]
-        for file in sorted({self._layout.data_file(episode) for episode in episodes}):
-            _check_columns(file, stored)
+        files = sorted({self._layout.data_file(episode) for episode in episodes})
+        columns = {file: _checked_columns(file, stored) for file in files}
         for episode in episodes:
             self._check_times(episode, self._table(episode, ["timestamp"]))
+            if TASK in columns[self._layout.data_file(episode)]:
+                self._check_task(episode, self._table(episode, [TASK]))
             for name in (each for each in stored if self.features[each].is_image):
                 self._pictures(episode, name, self._table(episode, [name]).column(name).slice(0, 1))
         for name in videos:
@@ -128,16 +133,34 @@ class LeRobotReader:
                 f"{times[frame]:.4f} s instead of {frame / self._info.fps:.4f} s"
             )
 
+    def _check_task(self, episode: DatasetEpisode, table: Any) -> None:
+        """Check that the steps of an episode have the task of its description, if the data set lists its tasks."""
+        texts, numbers = self._layout.tasks, np.unique(_numbers(table.column(TASK)))
+        if not texts or episode.task is None:
+            return
+        for number in numbers.tolist():
+            if texts.get(number) != episode.task:
+                raise ConfigError(
+                    f"{self.path}: episode {episode.index} has the task {episode.task!r} by its description, but "
+                    f"{texts.get(number)!r} by {TASK}={number} of its steps"
+                )
 
-def _check_columns(file: Path, names: Sequence[str]) -> None:
+
+def _checked_columns(file: Path, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of a file's columns.
+
+    Raises:
+        ConfigError: The file cannot be read, or lacks one of ``names`` or of the columns that number steps.
+    """
     parquet = require("pyarrow.parquet")
     try:
-        found = parquet.read_schema(file).names
+        found: list[str] = parquet.read_schema(file).names
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {str(error).partition(chr(10))[0]}") from error
     for name in [*names, "timestamp", "frame_index", "episode_index"]:
         if name not in found:
             raise ConfigError(f"{file}: has no column {name}, only {', '.join(found)}")
+    return found
 
 
 def _numbers(column: Any) -> NDArray[Any]:

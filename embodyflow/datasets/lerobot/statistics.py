@@ -38,6 +38,8 @@ def read_values(values: Mapping[str, Any]) -> FeatureStatistics:
         raise ValueError("must have no negative std")
     if (found.low > found.high).any():
         raise ValueError("must have no min above max")
+    if found.excludes(found.mean).any():
+        raise ValueError("must have no mean outside of min and max")
     if found.q01 is not None and found.q99 is not None and (found.q01 > found.q99).any():
         raise ValueError("must have no q01 above q99")
     return found

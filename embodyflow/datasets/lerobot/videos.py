@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def decode_pictures(folder: Path, cells: Sequence[dict[str, Any]]) -> Images:
 def check_video(path: Path, parts: Sequence[VideoPart], fps: float, shape: tuple[int, ...]) -> None:
     """Check that an mp4 file has the frame rate and the size of images that its data set states, and all its frames.
 
+    No frame may belong to two episodes.
+
     Args:
         path: The file.
         parts: Parts of the file that are read.
@@ -71,6 +74,9 @@ def check_video(path: Path, parts: Sequence[VideoPart], fps: float, shape: tuple
         if end > num_frames or (part.is_whole and end != num_frames):
             needed = f"its episode has {end} steps" if part.is_whole else f"its episodes need {end}"
             raise ConfigError(f"{path}: has {num_frames} frames, {needed}")
+    for part, following in pairwise(sorted(parts, key=lambda part: part.start)):
+        if round(following.start * fps) < round(part.start * fps) + part.num_frames:
+            raise ConfigError(f"{path}: two of its episodes have the frame at {following.start:.3f} s")
 
 
 def decode_frames(part: VideoPart, fps: float) -> Images:

@@ -1,8 +1,8 @@
 """Sources of the demonstrations that a robot policy is cloned from."""
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -11,17 +11,21 @@ from embodyflow.columns import FINAL
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.errors import ConfigError
-from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.observations import entries_of, fitted, observation_fields
 from embodyflow.rollouts.embodied.episode_rows import padded
 from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
 from embodyflow.simulation.dataset_match import chosen_episodes, open_demonstrations
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.success import read_success
+from embodyflow.simulation.vector.worker import EnvNotFiniteError
 
 Demonstration = dict[str, np.ndarray]
 """Columns of a demonstration: the observations and ``actions`` of its steps, padded with zeros to one length for all
 demonstrations, ``num_steps`` and ``uid``."""
+
+Fields: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Shape and dtype of the entries of an observation by name."""
 
 
 class Demonstrator(Protocol):
@@ -72,7 +76,7 @@ class ExpertDemonstrator:
         num_goals = env.get_wrapper_attr("num_goals")["demo"] - self._warm_start.num_held_out
         for goal in range(number, num_goals, num_demos):
             noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
-            demo = self._record(env, goal, noise)
+            demo = self._record(env, task_id, goal, noise)
             if demo is not None:
                 return demo | {"uid": _uid(task_id, goal)}
         task = self.config.env.tasks[task_id]
@@ -82,16 +86,16 @@ class ExpertDemonstrator:
             f"env.max_steps={self.config.env.max_steps} may be too small"
         )
 
-    def _record(self, env: gym.Env[Any, Any], goal: int, noise: np.random.Generator) -> Demonstration | None:
+    def _record(
+        self, env: gym.Env[Any, Any], task_id: int, goal: int, noise: np.random.Generator
+    ) -> Demonstration | None:
         """Record an episode of the expert with disturbed actions; return ``None`` if it fails."""
         fields = observation_fields(env.observation_space)
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
             action = expert_action(env, self._action_space, self.config.env.id)
-            entries = entries_of(observation)
-            # Copy, because an environment may return the same buffer at every step.
-            observations.append({name: np.array(entries[name], dtype) for name, (_, dtype) in fields.items()})
+            observations.append(copied_entries(observation, fields, task_id))
             actions.append(np.array(action))
             disturbed = action + self._warm_start.action_noise * noise.standard_normal(action.shape)
             executed = recorded_actions(self._action_space, disturbed).astype(action.dtype)
@@ -103,6 +107,26 @@ class ExpertDemonstrator:
             return None
         columns = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
         return _padded({**columns, "actions": np.stack(actions)}, self.config.env.max_steps)
+
+
+def copied_entries(observation: Any, fields: Fields, index: int) -> dict[str, np.ndarray]:
+    """Return the entries of an observation, copied because an environment may return the same buffer every time.
+
+    Args:
+        observation: Observation of an environment.
+        fields: Shape and dtype of its entries by name.
+        index: Index of the environment for errors.
+
+    Raises:
+        ValueError: An entry does not fit its space; see :func:`~embodyflow.policies.observations.fitted`.
+        EnvNotFiniteError: An entry is NaN or inf.
+    """
+    entries = entries_of(observation)
+    copies = {name: np.array(fitted(name, entries[name], *field), field[1]) for name, field in fields.items()}
+    for name, values in copies.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise EnvNotFiniteError(index, f"an observation {name!r}")
+    return copies
 
 
 def expert_action(env: gym.Env[Any, Any], space: gym.Space[Any], env_id: str) -> np.ndarray:

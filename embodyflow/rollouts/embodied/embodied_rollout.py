@@ -49,6 +49,7 @@ from embodyflow.rollouts.embodied.episode_rows import (
 from embodyflow.rollouts.embodied.episode_turns import Decide, EpisodeTurns, Situation, Stage
 from embodyflow.rollouts.embodied.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.embodied.expert_labels import EpisodeLabeller
+from embodyflow.rollouts.embodied.instructions import encoded_instructions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -93,9 +94,8 @@ class EmbodiedRollout(GroupRollout):
         check_match(config.policy, self.prototypes[0])
         self._action_space = self.prototypes[0].action_space
         self.policy = build_acting_policy(config.policy, config.cluster.device)
-        self._instructions = np.stack(
-            [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
-        )
+        texts = [env.get_wrapper_attr("instruction") for env in self.prototypes]
+        self._instructions = encoded_instructions(self.policy, dict(zip(config.env.tasks, texts, strict=True)))
         self._supervision = Supervision.from_config(config.env)
         self.policy_version = -1
 

@@ -15,9 +15,9 @@ from embodyflow.config.robots.dagger import Gate, Observation
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.errors import ConfigError
-from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.observations import observation_fields
 from embodyflow.references import resolve
-from embodyflow.rollouts.embodied.demonstrators import expert_action
+from embodyflow.rollouts.embodied.demonstrators import copied_entries, expert_action
 from embodyflow.rollouts.embodied.episode_rows import Episode, continues, padded
 from embodyflow.rollouts.embodied.executable_actions import recorded_actions
 from embodyflow.seeding import derive_rng
@@ -156,10 +156,4 @@ class EpisodeLabeller:
         return self._copied(observation, task)
 
     def _copied(self, observation: Any, task: int) -> Observation:
-        """Return the entries of an observation, copied because an environment may return the same buffer every time."""
-        entries = entries_of(observation)
-        copies = {name: np.array(entries[name], dtype) for name, (_, dtype) in self._fields.items()}
-        for name, values in copies.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise EnvNotFiniteError(task, f"an observation {name!r}")
-        return copies
+        return copied_entries(observation, self._fields, task)

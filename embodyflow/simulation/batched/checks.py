@@ -94,6 +94,7 @@ def find_unrestorable_batch(env: EnvConfig, num_processes: int) -> dict[str, str
             found = difference(once, _Play(vector, PROBE_SEED).steps(len(once) - 1), "in another instance")
     if found is not None:
         return {env.id: f"env.id={env.id}: {found}"}
+    _check_last_observations(env, num_processes, once)
     if alone is None:
         _check_after_ends(env, num_processes)
     return {} if alone is None else {env.id: f"env.vector.resets=seeded: {alone}"}
@@ -159,6 +160,45 @@ def _check_after_ends(env: EnvConfig, num_processes: int) -> None:
                 f"env.vector.resets=seeded: env.id={env.id}: reset(options={{'reset_mask': …}}) does not begin an "
                 f"episode: {line}; allowed is automatic, if the batch resets itself"
             )
+
+
+def _check_last_observations(env: EnvConfig, num_processes: int, once: Sequence[Moment]) -> None:
+    """Check that the observation at the end of an episode is its last one, and not the first one of the next.
+
+    A batch that resets lanes in the step of their end, although it says otherwise, would give values to other states.
+    The play is repeated with a shorter time limit, if the batch takes one: the limit ends an episode, but does not
+    change what it observes.
+
+    Args:
+        env: Configuration of the batch.
+        num_processes: 1 plays it in a process of its own, 0 in this process.
+        once: Moments of a play with the whole time limit.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    if not takes_limit(env) or env.max_steps <= FEWEST_STEPS or len(once) <= FEWEST_STEPS:
+        return
+    with opened_batch(env.model_copy(update={"max_steps": FEWEST_STEPS}), PROBE_LANES, num_processes) as vector:
+        cut = _Play(vector, PROBE_SEED).steps(FEWEST_STEPS)
+    ended = np.zeros(PROBE_LANES, np.bool_)
+    for moment in once[1 : FEWEST_STEPS + 1]:
+        ended |= moment["terminated"] | moment["truncated"]
+    lanes = np.flatnonzero(~ended & cut[-1]["truncated"]).tolist()
+    before, played = (_observed(_of(moments, lanes)) for moments in (cut, once))
+    if difference(before[:-1], played[:FEWEST_STEPS], ""):
+        return  # the batch shows its time limit, so nothing can be compared
+    if line := difference(before[-1:], played[FEWEST_STEPS : FEWEST_STEPS + 1], ""):
+        name = line.removeprefix(" the ").partition(" after ")[0]
+        raise ConfigError(
+            f"env.vector: env.id={env.id}: the {name} in the step that ends an episode is not the last one of the "
+            "episode; allowed are batches that reset a lane as their metadata['autoreset_mode'] says, and whose "
+            "infos['final_obs'] is a copy"
+        )
+
+
+def _observed(moments: Sequence[Moment]) -> list[Moment]:
+    return [{name: column for name, column in each.items() if name.startswith("observation ")} for each in moments]
 
 
 def _of(moments: Sequence[Moment], lanes: Sequence[int]) -> list[Moment]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from embodyflow.policies.observations import entries_of
+from embodyflow.policies.observations import entries_of, fitted
 from embodyflow.simulation.vector.worker import Array, EnvError, EnvGroup, raise_env_error, serve
 
 Batch = gym.vector.VectorEnv[Any, Any, Any]
@@ -134,7 +134,7 @@ class BatchGroup(EnvGroup):
         observation, *answers, infos = self._batch.step(actions)
         rewards, terminated, truncated = (self._one_per_lane(answer) for answer in answers)
         self._observation = self._arrays(observation)
-        self._over = (terminated | truncated).astype(np.bool_)
+        self._over = _flags(terminated) | _flags(truncated)
         self._check_mode(infos, rewards, idle)
         self._lengths += 1
         if idle is not None:
@@ -196,32 +196,36 @@ class BatchGroup(EnvGroup):
         self._lengths[self._over] = 0
 
     def _ends(self, infos: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Return the observations after the step: of lanes whose episode ended those of its end."""
+        """Return the observations after the step: of lanes whose episode ended those of its end.
+
+        Raises:
+            ValueError: The infos lack the last observation of such a lane, or it does not fit its space.
+        """
         if self._mode is not AutoresetMode.SAME_STEP or not self._over.any():
             return self._observation
         if "final_obs" not in infos:
             raise ValueError("autoreset_mode=SameStep: the infos of the step must have 'final_obs' if an episode ended")
+        told = np.asarray(infos.get("_final_obs", self._over), np.bool_)
+        if (silent := np.flatnonzero(self._over & ~told)).size:
+            raise ValueError(
+                f"autoreset_mode=SameStep: infos['_final_obs'] must be true for lane {silent[0]}, whose episode ended"
+            )
         ends = {name: column.copy() for name, column in self._observation.items()}
         for lane in np.flatnonzero(self._over).tolist():
-            for name, value in _entries_of_lane(infos["final_obs"], lane).items():
-                ends[name][lane] = value
+            last = _entries_of_lane(infos["final_obs"], lane)
+            for name, rows in self._buffers.observation.items():
+                ends[name][lane] = fitted(name, last[name], rows.shape[1:], rows.dtype)
         return ends
 
     def _arrays(self, observation: Any) -> Mapping[str, Array]:
         """Return the observations of all lanes by name.
 
         Raises:
-            ValueError: An observation has another shape or kind of numbers than its space.
+            ValueError: An observation does not fit its space; see :func:`~embodyflow.policies.observations.fitted`.
         """
         entries, arrays = entries_of(observation), {}
         for name, rows in self._buffers.observation.items():
-            found = np.asarray(entries[name])
-            if found.shape != rows.shape or not np.can_cast(found.dtype, rows.dtype, "same_kind"):
-                raise ValueError(
-                    f"its observation {name!r} must be {rows.dtype} {rows.shape} as in its observation_space, is "
-                    f"{found.dtype} {found.shape}"
-                )
-            arrays[name] = found
+            arrays[name] = fitted(name, entries[name], rows.shape, rows.dtype)
         return arrays
 
     def _one_per_lane(self, values: Any) -> Array:
@@ -251,6 +255,17 @@ def _entries_of_lane(observations: Any, lane: int) -> Mapping[str, Any]:
     if isinstance(observations, Mapping):
         return {name: column[lane] for name, column in observations.items()}
     return entries_of(observations[lane])
+
+
+def _flags(values: Array) -> Flags:
+    """Return the flags of a step.
+
+    Raises:
+        ValueError: They are not true or false.
+    """
+    if values.dtype != np.bool_ and not np.isin(values, (0, 1)).all():
+        raise ValueError(f"the flags of a step must be true or false, are {values.tolist()}")
+    return values.astype(np.bool_)
 
 
 def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:

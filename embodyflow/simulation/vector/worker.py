@@ -27,7 +27,7 @@ import numpy.typing as npt
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from embodyflow.errors import ConfigError, InfrastructureError
-from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
+from embodyflow.policies.observations import STATE_KEY, entries_of, fitted, observation_fields
 from embodyflow.process.child import receive, send, spin
 from embodyflow.process.tracing import record, span
 from embodyflow.simulation.success import read_success
@@ -293,19 +293,12 @@ class EnvGroup:
         """Write an observation.
 
         Raises:
-            ValueError: An entry has another shape or kind of numbers than its space, which NumPy would change silently.
+            ValueError: An entry does not fit its space; see :func:`~embodyflow.policies.observations.fitted`.
         """
         entries = entries_of(observation)
         for key, rows in self._buffers.observation.items():
-            found, row = np.asarray(entries[key]), rows[index, ...]
-            if found.shape != row.shape or (
-                found.dtype != row.dtype and not np.can_cast(found.dtype, row.dtype, "same_kind")
-            ):
-                raise ValueError(
-                    f"its observation {key!r} must be {row.dtype} {row.shape} as in its observation_space, is "
-                    f"{found.dtype} {found.shape}"
-                )
-            row[...] = found
+            row = rows[index, ...]
+            row[...] = fitted(key, entries[key], row.shape, row.dtype)
 
     def _require_finite_observation(self, indices: Sequence[int]) -> None:
         for key, column in self._buffers.observation.items():

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from point_masses import Array, PointMasses
 
@@ -127,8 +128,52 @@ class NeverResets(PointMasses):
         return super().step(actions)
 
 
+class ReusesFinal(PointMasses):
+    """A batch whose last observation of an episode is an array that the reset has overwritten."""
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        observation, *answers, infos = super().step(actions)
+        return observation, *answers, infos | {"final_obs": observation} if infos else {}  # type: ignore[return-value]
+
+
+class MasksFinal(PointMasses):
+    """A batch whose infos say that they have no last observation."""
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        *answers, infos = super().step(actions)
+        return *answers, infos | {"_final_obs": np.zeros(self.num_envs, bool)} if infos else {}  # type: ignore[return-value]
+
+
+class ShortFinal(PointMasses):
+    """A batch whose last observations lack an entry, which NumPy would repeat over the others."""
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        *answers, infos = super().step(actions)
+        return *answers, infos | {"final_obs": infos["final_obs"][:, :1]} if infos else {}  # type: ignore[return-value]
+
+
+class FloatFlags(PointMasses):
+    """A batch whose flags are the probability of an end."""
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        observation, reward, terminated, truncated, infos = super().step(actions)
+        return observation, reward, terminated + 0.5, truncated, infos
+
+
+class WideNumbers(PointMasses):
+    """A batch whose integers wrap in the dtype of their space."""
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        super().__init__(num_envs, **kwargs)
+        self.single_observation_space = Box(-(2**15), 2**15 - 1, (2,), np.int16)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return np.full(observation.shape, 70000), info
+
+
 KINDS = (ResetsTwice, ForgetsMasks, OneSeed, WholeSeeds, Unseeded, Resets, Eight, NoMode, WrongShape, NoFinal)
-LIARS = (SaysNextStep, NeverResets)
+LIARS = (SaysNextStep, NeverResets, ReusesFinal, MasksFinal, ShortFinal, FloatFlags, WideNumbers)
 for kind in KINDS + LIARS:
     gym.register(
         f"{kind.__name__}-v0",

@@ -1,6 +1,6 @@
 """Environments whose seed does not restore an episode, each for another reason, and one that restores everything."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -42,6 +42,32 @@ class GlobalSteps(Restored):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.x += float(np.random.default_rng().normal(0, 0.01))
         return super().step(action)
+
+
+class SeedsGlobally(Restored):
+    """An environment whose reset seeds NumPy's global generator, from which its steps draw."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        np.random.seed(seed)
+        return super().reset(seed=seed)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.x += float(np.random.normal(0, 0.01))
+        return super().step(action)
+
+
+class SharedScene(Restored):
+    """An environment that keeps its state in its class, as clients of one simulator in a process do."""
+
+    scene: ClassVar[dict[str, float]] = {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.scene["x"] = self.x
+        return self.observe(), {}
+
+    def observe(self) -> np.ndarray:
+        return np.array([self.scene.get("x", self.x), self.t], np.float32)
 
 
 class LateNoise(Restored):
@@ -142,6 +168,8 @@ for kind in (
     Restored,
     GlobalStart,
     GlobalSteps,
+    SeedsGlobally,
+    SharedScene,
     LateNoise,
     Curriculum,
     AfterEnd,

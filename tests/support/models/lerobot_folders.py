@@ -46,16 +46,19 @@ def write_v21(folder: Path, episodes: Sequence[tuple[str, Columns]], *, fps: flo
     (folder / "meta").mkdir(parents=True)
     (folder / "data" / "chunk-000").mkdir(parents=True)
     lines: dict[str, list[Mapping[str, Any]]] = {"episodes": [], "episodes_stats": []}
+    numbers: dict[str, int] = {}  # of tasks
     for index, (task, columns) in enumerate(episodes):
         length = len(columns["action"])
         frames = np.arange(length)
         table = {name: list(values) for name, values in columns.items()}
         table |= {"timestamp": (frames / fps).astype(np.float32), "frame_index": frames}
-        table |= {"episode_index": np.full(length, index)}
+        numbers.setdefault(task, len(numbers))
+        table |= {"episode_index": np.full(length, index), "task_index": np.full(length, numbers[task])}
         pq.write_table(pa.table(table), folder / f"data/chunk-000/episode_{index:06d}.parquet")
         stats = {name: {k: v.tolist() for k, v in describe(values).items()} for name, values in columns.items()}
         lines["episodes"].append({"episode_index": index, "tasks": [task], "length": length})
         lines["episodes_stats"].append({"episode_index": index, "stats": stats})
+    lines["tasks"] = [{"task_index": number, "task": task} for task, number in numbers.items()]
     for name, rows in lines.items():
         (folder / f"meta/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     features = {name: {"dtype": "float32", "shape": [v.shape[1]]} for name, v in episodes[0][1].items()}

@@ -223,6 +223,72 @@ def test_text_for_the_numbers_of_steps_is_refused(column: str, message: str, tmp
 
 
 @WRITERS
+def test_an_episode_of_another_task_than_its_steps_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    """Tools that merge data sets number the tasks of one of them anew, and may leave its steps as they are."""
+    folder = write(tmp_path / "set", EPISODES)
+    swap_tasks(folder)
+    dataset = open_dataset(folder)
+    told = r"set: episode 0 has the task 'reach' by its description, but 'push' by task_index=0 of its steps$"
+    with pytest.raises(ConfigError, match=told):
+        dataset.check(dataset.episodes, ["action"])
+
+
+def test_a_task_without_a_text_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "set", EPISODES)
+    tasks = folder / "meta/tasks.jsonl"
+    tasks.write_text(tasks.read_text().splitlines()[0])
+    dataset = open_dataset(folder)
+    dataset.check([dataset.episodes[0]], ["action"])
+    with pytest.raises(
+        ConfigError, match=r"episode 1 has the task 'push' by its description, but None by task_index=1"
+    ):
+        dataset.check(dataset.episodes, ["action"])
+    tasks.write_text('{"task_index": 0, "task": "reach"}\n{"task_index": 0, "task": "push"}\n')
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"set: meta/tasks.jsonl has task_index 0 twice$"):
+        dataset.check(dataset.episodes, ["action"])
+    tasks.unlink()
+    dataset = open_dataset(folder)
+    dataset.check(dataset.episodes, ["action"])
+
+
+def swap_tasks(folder: Path) -> None:
+    """Exchange the texts of the first two tasks, but not in the descriptions of episodes."""
+    import pyarrow.parquet as pq
+
+    if (lines := folder / "meta/tasks.jsonl").is_file():
+        first, other = (json.loads(line) for line in lines.read_text().splitlines())
+        first["task"], other["task"] = other["task"], first["task"]
+        lines.write_text(json.dumps(first) + "\n" + json.dumps(other) + "\n")
+        return
+    table = pq.read_table(folder / "meta/tasks.parquet")
+    index = table.column_names.index("task_index")
+    pq.write_table(
+        table.set_column(index, "task_index", [table.column("task_index").to_pylist()[::-1]]),
+        folder / "meta/tasks.parquet",
+    )
+
+
+@needs_av
+def test_episodes_that_share_frames_of_a_video_are_refused(tmp_path: Path) -> None:
+    """An episode whose place is that of another one would be cloned from the other's images."""
+    import pyarrow.parquet as pq
+
+    written = [("reach", steps(5, 1, image=32)), ("reach", steps(5, 2, image=32))]
+    folder = write_v30(tmp_path / "set", written, images="video")
+    [path] = (folder / "meta/episodes").rglob("*.parquet")
+    table = pq.read_table(path)
+    for name in ("from_timestamp", "to_timestamp"):
+        column = f"videos/observation.images.image/{name}"
+        times = [table.column(column).to_pylist()[0]] * 2
+        table = table.set_column(table.column_names.index(column), column, [times])
+    pq.write_table(table, path)
+    dataset = open_dataset(folder)
+    with pytest.raises(ConfigError, match=r"file-000.mp4: two of its episodes have the frame at 0.000 s$"):
+        dataset.check(dataset.episodes, ["observation.images.image"])
+
+
+@WRITERS
 def test_timestamps_that_do_not_fit_the_rate_are_refused(write: Callable[..., Path], tmp_path: Path) -> None:
     folder = write(tmp_path / "set", EPISODES, fps=40)
     edit_info(folder, fps=80)
@@ -267,10 +333,11 @@ def shorten(path: Path) -> None:
         ('"std": [', '"std": [-', ", action: must have no negative std"),
         ('"min": [', '"min": [9, ', ", action: must be finite numbers of one shape"),
         ('"count"', '"max": [-9, -9, -9, -9], "count"', ", action: must have no min above max"),
+        ('"count"', '"mean": [0, 0, 9, 0], "count"', ", action: must have no mean outside of min and max"),
         ('"q99"', '"q99": [-9, -9, -9, -9], "other"', ", action: must have no q01 above q99"),
         ('"count": [', '"count": [0, ', ", action: must be finite numbers of one shape, over at least one step"),
     ],
-    ids=["missing", "no number", "NaN", "negative", "of two sizes", "min", "quantile", "no steps"],
+    ids=["missing", "no number", "NaN", "negative", "of two sizes", "min", "mean", "quantile", "no steps"],
 )
 def test_damaged_statistics_are_refused(
     write: Callable[..., Path], old: str, new: str, message: str, tmp_path: Path

@@ -80,6 +80,40 @@ def test_a_batch_that_lies_about_how_it_resets_itself_is_refused(kind: str, word
     assert re.match(rf"env\.id=odd_batches:{kind}-v0: raised: ValueError: autoreset_mode{told}", message)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("SaysNextStep", ("+env.kwargs.says=Disabled", "+env.kwargs.tells=false")),
+        ("ReusesFinal", (AUTOMATIC, SAME_STEP)),
+        ("ReusesFinal", (SAME_STEP,)),
+    ],
+)
+def test_a_batch_whose_episodes_end_with_the_first_observation_of_the_next_is_refused(
+    kind: str, words: tuple[str, ...]
+) -> None:
+    """The value of the state after the last step would be that of another episode."""
+    message = refusal(*CONTROL, odd(kind), BATCH, *words, "env.allow_unrestorable=true")
+    assert message.startswith(
+        f"env.vector: env.id=odd_batches:{kind}-v0: the observation 'state' in the step that ends an episode is not "
+        "the last one of the episode; allowed are "
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("MasksFinal", "infos['_final_obs'] must be true for lane 0, whose episode ended"),
+        ("ShortFinal", "its observation 'state' must be float32 (2,) as in its observation_space, is float32 (1,)"),
+        ("FloatFlags", "the flags of a step must be true or false, are [0.5"),
+        ("WideNumbers", "its observation 'state' has 70000, which the int16 of its observation_space cannot hold"),
+    ],
+)
+def test_a_step_whose_arrays_would_be_changed_silently_is_refused(kind: str, told: str) -> None:
+    message = refusal(*CONTROL, odd(kind), BATCH, SAME_STEP, "env.allow_unrestorable=true")
+    assert message.startswith(f"env.id=odd_batches:{kind}-v0: raised: ValueError: ")
+    assert told in message
+
+
 def test_a_batch_that_resets_lanes_outside_the_mask_is_refused() -> None:
     """Their episodes would be wrong, so env.allow_unrestorable does not allow it."""
     message = refusal(*CONTROL, odd("ForgetsMasks"), BATCH, "env.allow_unrestorable=true")

@@ -1,6 +1,7 @@
 """Data sets of demonstrations that fit a run or do not: one line for each mistake, before a process starts."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,37 @@ def test_actions_in_other_units(tiny_config: Compose, tmp_path: Path, instructio
         chosen = f"warm_start.dataset={{path:{pixels},statistics:{statistics}}}"
         with pytest.raises(ConfigError, match=r"columns.actions: dimension 2 is 2.* on average, out of .*\[-1, 1\]"):
             tiny_config("warm_start.num_demos=1", chosen)
+
+
+@pytest.mark.parametrize(("feature", "low", "high"), [("action", -0.5, 0.5), ("observation.state", 0.0, 9.0)])
+def test_statistics_of_other_numbers_are_refused(
+    feature: str, low: float, high: float, tiny_config: Compose, folder: Path
+) -> None:
+    """A tool that converts the numbers of a data set may leave its statistics as they were."""
+    path = folder / "meta/stats.json"
+    described = json.loads(path.read_text())
+    size = len(described[feature]["mean"])
+    described[feature] |= {"min": [low] * size, "max": [high] * size, "mean": [(low + high) / 2] * size}
+    path.write_text(json.dumps(described))
+    with pytest.raises(ConfigError) as caught:
+        tiny_config(f"warm_start.dataset={folder}")
+    told = (
+        rf"warm_start.dataset=\S+: dimension \d+ of {feature} is \S+ in episode 0, but its statistics say {low:g} to "
+    )
+    assert re.match(told, str(caught.value))
+    assert str(caught.value).endswith("; allowed without them is warm_start.dataset.statistics=demonstrations")
+    tiny_config(f"warm_start.dataset={{path:{folder},statistics:demonstrations}}")
+
+
+def test_tasks_with_the_same_text_are_refused(tiny_config: Compose, folder: Path, instruction: str) -> None:
+    """Both would be cloned from the same episodes."""
+    words = ("env.tasks=[reach-v3,push-v3]", f"warm_start.dataset.tasks={{push-v3:{instruction}}}")
+    with pytest.raises(ConfigError) as caught:
+        tiny_config(f"warm_start.dataset.path={folder}", "warm_start.num_demos=1", *words)
+    assert str(caught.value) == (
+        f"warm_start.dataset.tasks: 'reach-v3' and 'push-v3' both take the episodes of {instruction!r}; allowed is a "
+        "text of its own for each of env.tasks"
+    )
 
 
 def test_a_policy_that_takes_no_statistics(tiny_config: Compose, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Several kinds of environments in one run: their padding, what is refused, and that all are checked."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mixed_kinds import Point
@@ -60,6 +62,24 @@ def test_bounds_of_a_member_without_an_adapter_are_scaled_too() -> None:
     assert env.expert_action().tolist() == [0.25, -0.5, 0.0]
 
 
+def test_a_state_that_shrinks_is_an_error_and_not_padded() -> None:
+    from embodyflow.simulation.member_env import MemberEnv, Padding
+
+    class Shrinking(Point):
+        instruction, num_goals = "move", {"train": 1, "demo": 1, "eval": 1}
+
+        def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, *rest = super().step(action)
+            return observation[:1], *rest  # type: ignore[return-value]
+
+    env = MemberEnv(Shrinking(dims=2), 0, Padding(3, (2, 3), {}))
+    env.reset(seed=0)
+    with pytest.raises(
+        ValueError, match=r"^its observation 'state' must be float32 \(2,\) as in its observation_space"
+    ):
+        env.step(np.zeros(3, np.float32))
+
+
 @pytest.mark.parametrize(
     ("line", "space", "message"),
     [
@@ -75,6 +95,12 @@ def test_bounds_of_a_member_without_an_adapter_are_scaled_too() -> None:
             f"{POINT},{ADAPTED},tasks:[fly home],max_steps:20,kwargs:{{dims:3,kind:unbounded}}",
             "env.members.space: env.id=mixed_kinds:Point-v0: its actions must be discrete or a Box of floats with "
             "finite bounds, are Box(-inf, inf, (3,), float32); a wrapper can do it",
+        ),
+        (
+            LINE,
+            f"{POINT},{ADAPTED},tasks:[fly home],max_steps:20,kwargs:{{dims:3,bound:3.4e38}}",
+            "env.members.space: env.id=mixed_kinds:Point-v0: its actions must be discrete or a Box of floats with "
+            "finite bounds, are Box(-3.4e+38, 3.4e+38, (3,), float32); a wrapper can do it",
         ),
         (
             LINE,

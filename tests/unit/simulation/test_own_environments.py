@@ -28,6 +28,7 @@ from embodyflow.rollouts.embodied.contact_sheet import draw_contact_sheet
 from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replay import film, first_difference
 from embodyflow.simulation.make_env import check_environment, make_env
+from embodyflow.simulation.vector.worker import EnvNotFiniteError
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 DRAWS = (0, 1, "rollout")
@@ -535,6 +536,56 @@ def test_the_arguments_of_a_single_task_are_checked_too(config_of: Callable[...,
     words = ("env.tasks=[go,wait]", "+env.adapter.task_kwargs.wait.patience=3")
     with pytest.raises(ConfigError, match=r"env.tasks: 'wait': .*unexpected keyword argument 'patience'"):
         config_of(Line, *ADAPTER, *words)
+
+
+class Stronger(Line):
+    tasks = ("go", "push")
+
+    def __init__(self, task: str, **arguments: Any) -> None:
+        super().__init__(task, **arguments)
+        self.action_space = Box(-1.0, 1.0 if task == "go" else 2.0, (1,), np.float32)
+
+
+def test_tasks_of_other_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
+    """Actions are clipped to the bounds of the first task."""
+    with pytest.raises(
+        ConfigError, match=r"env.tasks: 'push': .* takes Box\(-1.0, 2.0, .*all tasks must have the same"
+    ):
+        config_of(Stronger, "env.tasks=[go,push]")
+
+
+class NaNDemonstration(Line):
+    """An environment whose demonstrations, but not its other episodes, have a number that is none of its space."""
+
+    wrong = math.nan
+
+    def __init__(self, task: str, split: str, max_steps: int) -> None:
+        super().__init__(task, split, max_steps)
+        self.demonstrates = split == "demo"
+
+    def observe(self) -> Any:
+        return {"state": np.array([self.wrong if self.demonstrates and self.steps == 2 else 0, self.steps])}
+
+
+class WrappedDemonstration(NaNDemonstration):
+    observation_space: gym.Space[Any] = Dict(state=Box(0, 200, (2,), np.int16))
+    wrong = 70000
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        (NaNDemonstration, EnvNotFiniteError, "environment 0 returned an observation 'state' that is not finite"),
+        (WrappedDemonstration, ValueError, "its observation 'state' has 70000, which the int16 of its observation_spa"),
+    ],
+)
+def test_demonstrations_of_damaged_observations_are_an_error(
+    config_of: Callable[..., RunConfig], kind: type[Line], error: type[Exception], message: str
+) -> None:
+    rollout = new_rollout(config_of(kind))
+    with pytest.raises(error, match=re.escape(message)):
+        rollout.demonstrate()
+    rollout.close()
 
 
 class Uneven(Line):

@@ -130,3 +130,35 @@ def test_a_dict_of_observations_in_a_control_job_names_its_keys_and_both_remedie
 )
 def test_the_remedies_for_a_dict_work(remedy: str, size: int) -> None:
     assert compose_config([*CONTROL, f"env.id={__name__}:tests/Keyed-v0", remedy]).policy.state_dim == size
+
+
+class Unbounded(gym.Env[Any, Any]):
+    """An environment whose actions have no bounds that anybody knows."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, largest: float = np.inf) -> None:
+        self.action_space = Box(-largest, largest, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+gym.register("tests/Unbounded-v0", Unbounded, disable_env_checker=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds"), [((), "-inf, inf"), (("+env.kwargs.largest=3.4e38",), "-3.4e+38, 3.4e+38")]
+)
+def test_actions_without_bounds_are_refused_off_policy_alone(words: tuple[str, ...], bounds: str) -> None:
+    """Its actions, in [-1, 1], would be stretched to NaN or to the largest numbers of float32."""
+    env_id = f"env.id={__name__}:tests/Unbounded-v0"
+    assert refusal("experiment=pendulum", *SIZES, env_id, *words) == (
+        f"policy.name=mlp_squashed: acts in [-1, 1], stretched to the environment's bounds, which are [{bounds}]; "
+        "allowed are finite ones, which a wrapper can set"
+    )
+    compose_config([*CONTROL, env_id, *words])

@@ -49,6 +49,23 @@ def test_an_environment_that_its_seed_does_not_restore_is_refused(
 
 
 @pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])
+@pytest.mark.parametrize("kind", ["SeedsGlobally", "SharedScene"])
+def test_an_environment_that_another_one_in_its_process_changes_is_refused(job: tuple[str, ...], kind: str) -> None:
+    message = refusal(*job, env_id(kind))
+    assert (
+        ": beside another environment in its process the observation 'state' after step 1 differs; draw from "
+        "self.np_random only and keep nothing outside of the instance, or give each environment a process by "
+        "rollout.env_processes; env.allow_unrestorable=true" in message
+    )
+
+
+def test_environments_that_share_a_process_are_probed_in_it_and_others_alone() -> None:
+    words = (*CONTROL, env_id("SeedsGlobally"), "rollout.envs_per_worker=2")
+    assert "beside another environment" in refusal(*words, "rollout.env_processes=1")
+    assert compose_config([*words, "rollout.env_processes=2"]).env.allow_unrestorable is False
+
+
+@pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])
 def test_an_environment_that_an_episodes_end_changes_is_refused(job: tuple[str, ...]) -> None:
     compose_config([*job, env_id("AfterEnd")])  # episodes of 20 steps do not change it
     message = refusal(*job, env_id("AfterEnd"), "env.max_steps=100")
