@@ -69,10 +69,15 @@ def results(groups: Sequence[Group], measure: str) -> Table:
 
 
 def interval(runs: Sequence[ComparedRun], measure: str) -> str:
-    """Return the 95 % interval of a run's last value; of several runs, the smallest and the largest value."""
+    """Return the 95 % interval of a run's last value; of several runs, the smallest and the largest value.
+
+    Runs of the same seed repeat each other, and their number says nothing about other seeds.
+    """
     if len(runs) > 1:
         values = [_value(run, measure, -1) for run in runs]
-        return f"{min(values):.4g} to {max(values):.4g}, {len(runs)} seeds"
+        seeds = len({run.seed for run in runs})
+        counted = f"{seeds} seeds" if seeds == len(runs) else f"{len(runs)} runs of {seeds} seed{'s' * (seeds > 1)}"
+        return f"{min(values):.4g} to {max(values):.4g}, {counted}"
     last = runs[0].values(measure)[-1]
     stem = measure.removesuffix("_rate")
     low, high = last.get(f"{stem}_low"), last.get(f"{stem}_high")

@@ -26,11 +26,13 @@ class ComparedRun:
         name: Name of the run.
         settings: Configuration, by dotted key, without :data:`NOT_COMPARED`.
         records: Lines of its metrics.
+        seed: Seed of the run.
     """
 
     name: str
     settings: Mapping[str, str]
     records: Sequence[Record]
+    seed: int
 
     @property
     def seconds(self) -> float:
@@ -86,7 +88,8 @@ def _read(name: str, folder: RunFolder) -> ComparedRun:
     records = list(records_in(content.split(b"\n")))
     if not records:
         raise ConfigError(f"{name}: {folder.metrics.path} has no metrics yet")
-    return ComparedRun(folder.path.name, dict(_flat(folder.config())), records)
+    config = folder.config()
+    return ComparedRun(folder.path.name, dict(_flat(config)), records, int(config["seed"]))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
