@@ -63,7 +63,7 @@ def results(groups: Sequence[Group], measure: str) -> Table:
             f"{mean(after):.4g}",
             interval(group.runs, measure),
             _spread([run.iterations for run in group.runs]),
-            f"{mean(run.seconds for run in group.runs):.4g}",
+            _mean_seconds(group),
         )
     return table
 
@@ -96,6 +96,12 @@ def settings(groups: Sequence[Group], differing: dict[str, list[str]]) -> Table:
 
 def _value(run: ComparedRun, measure: str, at: int) -> float:
     return float(run.values(measure)[at][measure])
+
+
+def _mean_seconds(group: Group) -> str:
+    times = [run.seconds for run in group.runs]
+    known = [each for each in times if each is not None]
+    return f"{mean(known):.4g}" if len(known) == len(times) else "–"
 
 
 def _spread(values: Sequence[int]) -> str:

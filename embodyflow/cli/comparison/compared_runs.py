@@ -35,8 +35,11 @@ class ComparedRun:
     seed: int
 
     @property
-    def seconds(self) -> float:
-        """Time of all iterations with their commits."""
+    def seconds(self) -> float | None:
+        """Time of all iterations with their commits; ``None`` if a line lacks it, as one that the ledger restored."""
+        commits = [record for record in self.records if "weights_digest" in record and record["iteration"] > 0]
+        if not all("perf/iteration_seconds" in record for record in commits):
+            return None
         names = ("perf/iteration_seconds", "perf/commit_seconds")
         return float(sum(record.get(name, 0.0) for record in self.records for name in names))
 
