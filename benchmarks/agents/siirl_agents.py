@@ -167,7 +167,8 @@ def write_task(model: Path, ring: Mapping[str, Any]) -> list[str]:
         texts: dict[str, Sequence[str]] = dict.fromkeys(ring["members"], ("count on", "add both", "guess"))
         texts[[*ring["members"]][-1]] = task.answers
         save_model(model, Script(_as_read(ring["members"]), prompts, texts, task.verdict), ROUNDS)
-    return [f"data.train=[{rows}]", f"data.validation=[{rows}]", f"policy.path={model}"]
+    words = [f"data.train=[{rows}]", f"data.validation=[{rows}]", "data.shared_prompts=keep"]
+    return [*words, f"policy.path={model}"]
 
 
 def figures(record: Mapping[str, Any], agents: Sequence[str]) -> dict[str, Any]:

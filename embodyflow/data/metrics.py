@@ -59,9 +59,9 @@ class Metric:
             case Reduction.SUM:
                 return Metric(Reduction.SUM, self.value + other.value)
             case Reduction.MIN:
-                return Metric(Reduction.MIN, min(self.value, other.value))
+                return Metric(Reduction.MIN, float(np.minimum(self.value, other.value)))  # NaN of either stays NaN
             case Reduction.MAX:
-                return Metric(Reduction.MAX, max(self.value, other.value))
+                return Metric(Reduction.MAX, float(np.maximum(self.value, other.value)))
             case Reduction.LAST:
                 return other
             case Reduction.PERCENTILE:

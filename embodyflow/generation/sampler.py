@@ -12,7 +12,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from embodyflow.generation.interface import Sampling
+from embodyflow.generation.interface import GenerationError, Sampling
 from embodyflow.generation.vocabulary_blocks import LARGE, draw_by_block
 
 
@@ -47,13 +47,26 @@ class Sampler:
 
         Returns:
             The tokens and their log-probs, [n] each.
+
+        Raises:
+            GenerationError: A token has no finite log-prob, because the model's logits are NaN or inf.
         """
+        if self._processors:  # a filter would leave out what is NaN and draw from the rest
+            _check_finite(logits.amax(-1).float().cpu().numpy())
         no_tokens = torch.empty(0, dtype=torch.long, device=logits.device)  # these processors read no tokens
         scores = self._processors(no_tokens, logits.float())
         # Rounding of the logits changes a draw only if two tokens, or two blocks of them, are almost tied.
         draw = draw_by_block if scores.shape[-1] >= LARGE else _draw_at_once
         tokens, log_probs = draw(scores, noise)
-        return tokens.cpu().numpy(), log_probs.float().cpu().numpy()
+        drawn = log_probs.float().cpu().numpy()
+        _check_finite(drawn)  # a search for the largest takes the first NaN for a token
+        return tokens.cpu().numpy(), drawn
+
+
+def _check_finite(numbers: npt.NDArray[np.float32]) -> None:
+    """Check a number of each row, float32 [n], that is NaN or inf if its logits are."""
+    if not (finite := np.isfinite(numbers)).all():
+        raise GenerationError(f"the logits of {(~finite).sum()} of {len(numbers)} rows are NaN or inf")
 
 
 def _draw_at_once(scores: torch.Tensor, noise: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -168,6 +168,8 @@ class RowsConfig(_Config):
         too_long: Treatment of prompts with too many tokens: raise an ``error``, or ``skip`` and count them.
         skip_ungradable: Leave out and count training and validation prompts whose ground truth the reward function
             cannot grade against itself; ``false`` refuses the run and names them.
+        shared_prompts: Treatment of rows to train on, or to imitate, that are also rows of ``validation``: raise an
+            ``error``, or ``keep`` them and name them in the log.
     """
 
     name: Literal["rows"] = "rows"
@@ -188,6 +190,7 @@ class RowsConfig(_Config):
     reward_columns: tuple[str, ...] | None = None
     too_long: Literal["error", "skip"] = "error"
     skip_ungradable: bool = False
+    shared_prompts: Literal["error", "keep"] = "error"
 
     @field_validator("template")
     @classmethod

@@ -98,12 +98,21 @@ def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int,
         ids = tokenizer.apply_chat_template(prompt.messages, **options)
     else:
         ids = tokenizer(prompt.text)["input_ids"]
-    if len(ids) > max_prompt_tokens:
+    return checked_length(prompt, tuple(ids), max_prompt_tokens)
+
+
+def checked_length(prompt: Prompt, tokens: tuple[int, ...], max_prompt_tokens: int) -> tuple[int, ...]:
+    """Return the tokens of a prompt.
+
+    Raises:
+        PromptTooLongError: They are more than ``max_prompt_tokens``; the message names the prompt.
+    """
+    if len(tokens) > max_prompt_tokens:
         raise PromptTooLongError(
-            f"prompt {prompt.prompt_id} of {prompt.data_source} has {len(ids)} tokens; "
+            f"prompt {prompt.prompt_id} of {prompt.data_source} has {len(tokens)} tokens; "
             f"allowed are at most max_prompt_tokens={max_prompt_tokens}"
         )
-    return tuple(ids)
+    return tokens
 
 
 def encode_response(prompt: Prompt, response: str, tokenizer: Any) -> tuple[int, ...]:

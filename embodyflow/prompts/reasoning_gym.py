@@ -25,8 +25,9 @@ class ReasoningGymPrompts:
     """Problems of several tasks, one task after the other, so that each share of them has all tasks.
 
     No question is in two splits. Validation takes the first distinct problems that a task draws, then demonstrations,
-    then training; so more problems to train on leave the others as they are. The row of a prompt has reasoning-gym's
-    entry in ``row["entry"]``, which its verifier needs, and its dataset is the name of the task.
+    then training; so more problems to train on leave the others as they are. The row of a prompt has what its verifier
+    needs: reasoning-gym's entry in ``row["entry"]`` and the settings of the task in ``row["settings"]``. Its dataset is
+    the name of the task.
 
     Args:
         config: Tasks with their settings, and sizes of the splits.
@@ -54,7 +55,8 @@ class ReasoningGymPrompts:
         question = f"{entry['question']}{self._config.suffix}"
         messages = [{"role": "user", "content": question}] if self._config.chat else None
         text = None if self._config.chat else question
-        return Prompt(index, text, messages, entry["answer"], task, {"entry": entry})
+        row = {"entry": entry, "settings": self._config.tasks[task]}
+        return Prompt(index, text, messages, entry["answer"], task, row)
 
     def demonstration(self, split: Split, index: int) -> str:
         """Return the answer after a marker."""

@@ -18,6 +18,9 @@ from embodyflow.rewards.own_functions import check_call, yields
 Positive = Annotated[float, Field(gt=0)]
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "guard"]
 
+REASONING_GYM = "embodyflow.rewards.functions.reasoning_gym:score"
+"""Reference of the function that calls reasoning-gym's verifiers."""
+
 SANDBOX_START_SECONDS = 30.0
 """Timeout for a sandbox to start the program."""
 
@@ -48,6 +51,8 @@ class GSM8KConfig(_Config):
 
 class RegexConfig(_Config):
     """The group of a regular expression matches the ground truth, apart from surrounding whitespace.
+
+    A pattern may take exponential time on a response, so it needs the manager ``parallel``.
 
     Attributes:
         pattern: Regular expression of Python's ``re`` with one group; its last match counts.
@@ -328,10 +333,18 @@ def _check_single_score(key: str, function: OneFunctionConfig, scores: ScoringMa
         )
 
 
+def _may_never_finish(function: OneFunctionConfig) -> str:
+    """Return the key of a function that a response can keep busy for ever, with its value; empty for others."""
+    if isinstance(function, MathConfig | RegexConfig):
+        return f"name={function.name}"
+    is_endless = isinstance(function, CustomConfig) and function.function == REASONING_GYM
+    return f"function={REASONING_GYM}" if is_endless else ""
+
+
 def _check_time_limits(key: str, function: OneFunctionConfig, scores: ScoringManagerConfig) -> None:
-    if function.name == "math" and scores.name != "parallel":
+    if (endless := _may_never_finish(function)) and scores.name != "parallel":
         raise ValueError(
-            f"{key}.name=math may never finish, and manager.name={scores.name} has no time limit; allowed is parallel"
+            f"{key}.{endless} may never finish, and manager.name={scores.name} has no time limit; allowed is parallel"
         )
     if isinstance(function, CodeConfig) and isinstance(scores, ParallelConfig):
         least = function.time_limit + SANDBOX_START_SECONDS

@@ -7,11 +7,17 @@ from typing import Any
 from jinja2 import TemplateError
 
 from embodyflow.agents.chat.chat_memory import ChatMemory, digest_of
+from embodyflow.agents.chat.foreign_text import SEPARATOR, encode_guarded, guarded, special_tokens
 from embodyflow.agents.chat.transcript import Tokens
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.prompts import Prompt, encode, end_of_response
+from embodyflow.prompts.prompts import Prompt, checked_length, encode, end_of_response
 
 Message = Mapping[str, Any]
+
+TOOL_ROLES = ("tool", "function")
+"""Roles of messages that tools write."""
+FOREIGN_ROLES = ("user", *TOOL_ROLES)
+"""Roles of messages that come while an agent plays, from environments, programs and tools."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class ChatFormat:
         self._tokenizer, self._max_prompt_tokens = tokenizer, max_prompt_tokens
         self._options: dict[str, Any] = {"tools": list(tools)} if tools else {}
         self._memory = memory or ChatMemory()
+        self._special = special_tokens(tokenizer)
         self._known: tuple[Prompt, object] | None = None  # the last prompt and its facts; a conversation has one prompt
 
     def with_tools(self, prompt: Prompt) -> Prompt:
@@ -68,10 +75,7 @@ class ChatFormat:
             PromptTooLongError: The prompt has more than ``max_prompt_tokens`` tokens.
         """
         return self._memory.recall(
-            lambda: encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens),
-            "begin",
-            self._max_prompt_tokens,
-            self._facts(prompt),
+            lambda: self._beginning(prompt), "begin", self._max_prompt_tokens, self._facts(prompt)
         )
 
     def text(self, prompt: Prompt, messages: Sequence[Message] = ()) -> str:
@@ -124,13 +128,26 @@ class ChatFormat:
             self._known = prompt, digest_of(facts) or facts
         return self._known[1]
 
+    def _beginning(self, prompt: Prompt) -> Tokens:
+        text = self.text(prompt)
+        if SEPARATOR not in text:
+            return encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
+        return checked_length(prompt, self._tokens(text), self._max_prompt_tokens)
+
     def _render(self, prompt: Prompt, messages: Sequence[Message]) -> str:
         options = {**self.with_tools(prompt).template_kwargs, "add_generation_prompt": True, "tokenize": False}
-        text: str = self._tokenizer.apply_chat_template([*(prompt.messages or ()), *messages], **options)
+        asked = [self._guarded(message, TOOL_ROLES) for message in prompt.messages or ()]
+        followed = [self._guarded(message, FOREIGN_ROLES) for message in messages]
+        text: str = self._tokenizer.apply_chat_template([*asked, *followed], **options)
         return text
 
+    def _guarded(self, message: Message, roles: Sequence[str]) -> Message:
+        if self._special is None or message.get("role") not in roles:
+            return message
+        return guarded(message, self._special)
+
     def _tokens(self, text: str) -> Tokens:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_guarded(text, self._tokenizer)
 
     def _text(self, tokens: Tokens) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)

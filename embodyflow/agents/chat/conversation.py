@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from embodyflow.agents.chat.chat_format import ChatFormat, Continuation, Message
+from embodyflow.agents.chat.foreign_text import SEPARATOR
 from embodyflow.agents.chat.transcript import Origin, Tokens, Transcript
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.generation.interface import Completion
@@ -68,7 +69,7 @@ class Conversation:
     @property
     def text_before(self) -> str:
         """Text of the chat template before the model's last turn, or before its next one if it has not begun."""
-        return self._text
+        return self._text.replace(SEPARATOR, "")
 
     async def reply(self, max_tokens: int | None = None) -> str:
         """Let the model write its next turn; return its text with special tokens, without the one that ended it.

@@ -48,7 +48,7 @@ class RecordedModel:
             if owner is None:
                 raise ValueError(f"loss_mask: the model did not sample token {place} after the tokens before it")
             prompt, completion = self.calls[owner]
-            if abs(completion.log_probs[place - len(prompt)] - log_probs[place]) > _TOLERANCE:
+            if not abs(completion.log_probs[place - len(prompt)] - log_probs[place]) <= _TOLERANCE:  # NaN is another
                 raise ValueError(f"logprobs: token {place} was sampled with another log-prob")
         if not any(trained):
             raise ValueError("loss_mask: trains on no token")

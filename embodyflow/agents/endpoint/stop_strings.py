@@ -42,9 +42,15 @@ class StoppingModel:
             written = completion.token_ids[:-1] if completion.finish_reason == "stop" else completion.token_ids
             self.completion, self.text = completion, self._decode(written)
         else:
-            tokens, log_probs = completion.token_ids[:length], completion.log_probs[:length]
+            tokens = completion.token_ids[:length]
             # No token of its own ends the turn, so to the conversation it is like one that a limit cut.
-            self.completion = replace(completion, token_ids=tokens, log_probs=log_probs, finish_reason="length")
+            self.completion = replace(
+                completion,
+                token_ids=tokens,
+                log_probs=completion.log_probs[:length],
+                versions=completion.versions[:length],
+                finish_reason="length",
+            )
             text = self._decode(tokens)
             self.text = text[: min(place for place in map(text.find, self.stop) if place >= 0)]
         return self.completion

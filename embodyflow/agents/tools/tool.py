@@ -3,6 +3,7 @@
 import importlib.metadata
 import inspect
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -18,6 +19,8 @@ from embodyflow.references import resolve
 
 MCP_TOOLS = "embodyflow.agents.mcp.mcp_tool:mcp_tools"  # imports the SDK
 OLDEST_MCP = "2.3"  # of the extra in pyproject.toml
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
+"""End of the text of an object that says only where it is in memory."""
 
 
 class ModelMistake(Exception):
@@ -30,7 +33,8 @@ class Callee:
 
     Attributes:
         name: Name of the function, for messages.
-        function: Function to call; a coroutine function is awaited, any other runs in a thread.
+        function: Function to call; a coroutine function is awaited, any other runs in a thread, and what it returns is
+            awaited if it is a coroutine.
         config: Limits of its calls.
         mistakes: Exceptions that are the model's mistake.
         queue: Name of the queue that calls wait in; functions of a queue share its ``concurrency``.
@@ -167,13 +171,30 @@ def _check_mcp() -> None:
 
 
 def text_of(answer: Any) -> str:
-    """Return a tool's answer as text; anything but text as JSON."""
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+    """Return a tool's answer as text; anything but text as JSON, where sets are lists in order.
+
+    Raises:
+        TypeError: The answer holds an object that has no text of its own, such as a generator.
+    """
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=_as_json)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value that JSON lacks, such as a date, as text that is the same in each process."""
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)  # its own order differs from process to process
+    text = str(value)
+    if _ADDRESS.search(text):
+        raise TypeError(f"a tool returned {text[:80]}, which is no text, number, list or object of JSON")
+    return text
 
 
 def shorten(text: str, config: CallLimits) -> str:
-    """Cut an answer to ``max_answer_chars`` characters, and say so in it."""
-    limit = config.max_answer_chars
+    """Cut an answer to ``max_answer_chars`` characters, and say so in it.
+
+    Halves of surrogate pairs, as file names of other encodings have, become question marks: no tokenizer takes them.
+    """
+    limit, text = config.max_answer_chars, text.encode(errors="replace").decode()
     if len(text) <= limit:
         return text
     note = f"… ({len(text) - limit} characters cut) …"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from embodyflow.errors import ConfigError
+from embodyflow.rewards.functions.final_answers import THINK, final_text
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,15 @@ class UnreadableCall:
     reason: str
 
 
+class _RepeatedNameError(ValueError):
+    """An object of JSON has a name twice; Python would keep the last value."""
+
+
 Parser: TypeAlias = Callable[[str, str], list[ToolCall | UnreadableCall]]
 """Finds the calls in a turn; a turn without calls ends the episode.
 
-The arguments are the text of the turn, with its special tokens, and the text before it."""
+The arguments are the text of the turn, with its special tokens, and the text before it. Calls within the model's
+thinking are only considered, and do not count."""
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
@@ -45,22 +51,23 @@ _PYTHON_TAG = "<|python_tag|>"
 
 def parse_hermes(text: str, before: str = "") -> list[ToolCall | UnreadableCall]:
     """Read the calls of Hermes and Qwen: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
-    return [_read(call, "arguments") for call in _HERMES.findall(text)]
+    return [_read(call, "arguments") for call in _HERMES.findall(_after_thinking(text, before))]
 
 
 def parse_llama3(text: str, before: str = "") -> list[ToolCall | UnreadableCall]:
     """Read the calls of Llama 3: JSON objects with ``name`` and ``parameters``, separated by semicolons."""
+    text = _after_thinking(text, before)
     body = text.strip().removeprefix(_PYTHON_TAG).strip()
     if not (body.startswith("{") or text.strip().startswith(_PYTHON_TAG)):
         return []
     if not body:
         return [UnreadableCall("the call is empty")]
-    decoder, calls, start = json.JSONDecoder(), list[ToolCall | UnreadableCall](), 0
+    calls, start = list[ToolCall | UnreadableCall](), 0
     while start < len(body):
         try:
-            value, start = decoder.raw_decode(body, start)
-        except (ValueError, RecursionError):  # the latter of thousands of brackets
-            return [*calls, UnreadableCall("the call is not JSON")]
+            value, start = _DECODER.raw_decode(body, start)
+        except (ValueError, RecursionError) as error:  # the latter of thousands of brackets
+            return [*calls, _unreadable(error)]
         calls.append(_call(value, "parameters"))
         start += len(body[start:]) - len(body[start:].lstrip("; \n"))
     return calls
@@ -109,11 +116,35 @@ def build_parser(name: str, tokenizer: Any, tools: Sequence[Mapping[str, Any]]) 
     return partial(parse_by_schema, tokenizer, tools)
 
 
+def _after_thinking(text: str, before: str) -> str:
+    """Return the part of a turn after its thinking, which the chat template may have begun before the turn."""
+    return final_text(f"{THINK}{text}" if before.rstrip().endswith(THINK) else text)
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedNameError(f"the call has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return values
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_names_once, parse_constant=_refuse_constant)
+
+
 def _read(text: str, arguments: str) -> ToolCall | UnreadableCall:
     try:
-        return _call(json.loads(text), arguments)
-    except (ValueError, RecursionError):
-        return UnreadableCall("the call is not JSON")
+        return _call(_DECODER.decode(text), arguments)
+    except (ValueError, RecursionError) as error:
+        return _unreadable(error)
+
+
+def _unreadable(error: Exception) -> UnreadableCall:
+    return UnreadableCall(str(error) if isinstance(error, _RepeatedNameError) else "the call is not JSON")
 
 
 def _call(value: Any, arguments: str) -> ToolCall | UnreadableCall:

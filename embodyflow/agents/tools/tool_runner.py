@@ -107,6 +107,8 @@ async def _attempt(tool: Callee, values: Mapping[str, Any], attempt: int) -> Ans
                 value = await tool.function(**values)
             else:
                 value = await in_thread(tool.function, values)
+                if inspect.isawaitable(value):  # a decorator may hide that the function is a coroutine function
+                    value = await value
         return Answer("answer", shorten(text_of(value), tool.config), attempt)
     except tool.mistakes as error:
         return Answer("mistake", shorten(f"error: {error}", tool.config), attempt)

@@ -63,16 +63,21 @@ def results(groups: Sequence[Group], measure: str) -> Table:
             f"{mean(after):.4g}",
             interval(group.runs, measure),
             _spread([run.iterations for run in group.runs]),
-            f"{mean(run.seconds for run in group.runs):.4g}",
+            _mean_seconds(group),
         )
     return table
 
 
 def interval(runs: Sequence[ComparedRun], measure: str) -> str:
-    """Return the 95 % interval of a run's last value; of several runs, the smallest and the largest value."""
+    """Return the 95 % interval of a run's last value; of several runs, the smallest and the largest value.
+
+    Runs of the same seed repeat each other, and their number says nothing about other seeds.
+    """
     if len(runs) > 1:
         values = [_value(run, measure, -1) for run in runs]
-        return f"{min(values):.4g} to {max(values):.4g}, {len(runs)} seeds"
+        seeds = len({run.seed for run in runs})
+        counted = f"{seeds} seeds" if seeds == len(runs) else f"{len(runs)} runs of {seeds} seed{'s' * (seeds > 1)}"
+        return f"{min(values):.4g} to {max(values):.4g}, {counted}"
     last = runs[0].values(measure)[-1]
     stem = measure.removesuffix("_rate")
     low, high = last.get(f"{stem}_low"), last.get(f"{stem}_high")
@@ -91,6 +96,12 @@ def settings(groups: Sequence[Group], differing: dict[str, list[str]]) -> Table:
 
 def _value(run: ComparedRun, measure: str, at: int) -> float:
     return float(run.values(measure)[at][measure])
+
+
+def _mean_seconds(group: Group) -> str:
+    times = [run.seconds for run in group.runs]
+    known = [each for each in times if each is not None]
+    return f"{mean(known):.4g}" if len(known) == len(times) else "–"
 
 
 def _spread(values: Sequence[int]) -> str:

@@ -26,15 +26,20 @@ class ComparedRun:
         name: Name of the run.
         settings: Configuration, by dotted key, without :data:`NOT_COMPARED`.
         records: Lines of its metrics.
+        seed: Seed of the run.
     """
 
     name: str
     settings: Mapping[str, str]
     records: Sequence[Record]
+    seed: int
 
     @property
-    def seconds(self) -> float:
-        """Time of all iterations with their commits."""
+    def seconds(self) -> float | None:
+        """Time of all iterations with their commits; ``None`` if a line lacks it, as one that the ledger restored."""
+        commits = [record for record in self.records if "weights_digest" in record and record["iteration"] > 0]
+        if not all("perf/iteration_seconds" in record for record in commits):
+            return None
         names = ("perf/iteration_seconds", "perf/commit_seconds")
         return float(sum(record.get(name, 0.0) for record in self.records for name in names))
 
@@ -86,7 +91,8 @@ def _read(name: str, folder: RunFolder) -> ComparedRun:
     records = list(records_in(content.split(b"\n")))
     if not records:
         raise ConfigError(f"{name}: {folder.metrics.path} has no metrics yet")
-    return ComparedRun(folder.path.name, dict(_flat(folder.config())), records)
+    config = folder.config()
+    return ComparedRun(folder.path.name, dict(_flat(config)), records, int(config["seed"]))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -22,7 +22,7 @@ from embodyflow.orchestration.request.request import (
     whole_number,
 )
 from embodyflow.orchestration.sweep.grid import Grid, combinations, grid_of, size_of, swept
-from embodyflow.record.metric_names import METRICS, documented
+from embodyflow.record.metric_names import MEASURES, METRICS, documented
 
 Direction = Literal["maximize", "minimize"]
 """Whether the largest or the smallest value of the metric is the best."""
@@ -136,6 +136,7 @@ def planned(request: SweepRequest) -> Plan:
         ConfigError: One line that names the key and what is allowed and, if a combination is wrong, the combination.
     """
     _check_numbers(request)
+    _check_direction(request)
     grid = grid_of((f"experiment={request.experiment}", *request.overrides))
     if (size := size_of(grid)) > request.max_runs:
         raise ConfigError(f"max_runs={request.max_runs}: the sweep has {size} runs; narrow it, or set max_runs={size}")
@@ -187,6 +188,15 @@ def _check_numbers(request: SweepRequest) -> None:
     for key in ("concurrency", "max_runs"):
         if (value := getattr(request, key)) < 1:
             raise ConfigError(f"{key}={value}: must be at least 1")
+
+
+def _check_direction(request: SweepRequest) -> None:
+    """Refuse to rank the results that are compared without a metric by the smallest value: they are successes."""
+    if request.direction == "minimize" and request.metric is None:
+        raise ConfigError(
+            f"direction=minimize: needs metric=…; without one runs are ranked by {MEASURES[0]} or another result, of "
+            "which the largest value is the best"
+        )
 
 
 def _direction(word: str, value: str) -> Direction:

@@ -1,5 +1,6 @@
 """Columns of a row by name; dots reach into nested columns: ``reward_model.ground_truth``."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,11 @@ def value_of(row: Mapping[str, Any], name: str, where: str) -> Any:
             raise ConfigError(f"{where}: column {column} has no field {field}; it has {', '.join(map(str, value))}")
         column, value = f"{column}.{field}", value[field]
     return value
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for nothing, and for NaN, which pandas writes in its place into columns of numbers."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def abbreviate(value: Any) -> str:

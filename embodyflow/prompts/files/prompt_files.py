@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.files.columns import abbreviate, top_column, value_of
+from embodyflow.prompts.files.columns import abbreviate, is_missing, top_column, value_of
 from embodyflow.prompts.files.conversations import Message, read_messages, split_last_answer
 from embodyflow.prompts.files.datasets import Row, partition
 from embodyflow.prompts.prompt_config import RowsConfig, template_parts
@@ -176,7 +176,7 @@ class _RowReader:
 
     def _text(self, column: str) -> str:
         value = self._value(column)
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | int | float) or is_missing(value):
             raise ConfigError(f"{self._where}: column {column} is {value!r}; allowed is text")
         return str(value)
 
@@ -225,7 +225,7 @@ class _RowReader:
                 f"{column}.ground_truth"
             )
         if self._config.answer == "whole":
-            if value is None:
+            if is_missing(value):
                 raise ConfigError(f"{self._where}: column {column} is empty")
             return value
         if isinstance(value, Mapping):

@@ -1,6 +1,12 @@
-"""Managers that run the reward function in the calling process."""
+"""Managers that run the reward function in the calling process.
+
+A function gets samples whose row, messages and ground truth are copies. The originals belong to the prompt, which
+siblings, later iterations and the next generation read.
+"""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 
 from embodyflow.errors import RewardError
 from embodyflow.rewards.interface import BatchRewardFunction, RewardFunction, Sample, Score, check_score
@@ -18,8 +24,8 @@ class NaiveRewardManager:
 
     def _score_one(self, sample: Sample) -> Score:
         try:
-            score = self._function(sample)
-        except Exception as error:
+            score = self._function(_own_copy(sample))
+        except (Exception, SystemExit) as error:
             raise RewardError(sample.uid, f"the reward function raised {type(error).__name__}: {error}") from error
         return check_score(score, sample.uid)
 
@@ -39,8 +45,8 @@ class BatchRewardManager:
             return []
         first = samples[0].uid
         try:
-            scores = list(self._function(samples))
-        except Exception as error:
+            scores = list(self._function([_own_copy(sample) for sample in samples]))
+        except (Exception, SystemExit) as error:
             reason = f"the reward function raised {type(error).__name__} on {len(samples)} samples: {error}"
             raise RewardError(first, reason) from error
         if len(scores) != len(samples):
@@ -49,3 +55,9 @@ class BatchRewardManager:
 
     def close(self) -> None:
         """Do nothing; this manager starts no processes."""
+
+
+def _own_copy(sample: Sample) -> Sample:
+    """Return a sample that shares nothing with others that a function could change."""
+    row, messages, ground_truth = deepcopy((sample.row, sample.messages, sample.ground_truth))
+    return replace(sample, row=row, messages=messages, ground_truth=ground_truth)

@@ -14,6 +14,7 @@ from embodyflow.prompts.prompts import PromptSource, Split
 from embodyflow.rewards.reward_registry import check_reward
 from embodyflow.rollouts.language.gold_selection import check_golds
 from embodyflow.rollouts.language.model_checks import check_model
+from embodyflow.rollouts.language.shared_prompts import check_shared_prompts
 from embodyflow.rollouts.language.source_checks import check_chat_template, check_sources
 from embodyflow.rollouts.language.stop_tokens import check_stop_tokens
 
@@ -33,6 +34,7 @@ def check_language(config: LanguageConfig) -> None:
         )
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     check_sources(config, source)
+    check_shared_prompts(config, source)
     check_prompts(config, check_golds(config, source))
     check_model(config)  # last, because it imports transformers, which takes seconds
     check_chat_template(config, source)

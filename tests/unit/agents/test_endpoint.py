@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from episode_clients import CALL, QUESTION, TOOLS, KnownModel, client_of, context_of, decode, encode, session_of
 
-from embodyflow.agents.chat.transcript import Origin
+from embodyflow.agents.chat.transcript import Origin, Tokens
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
+from embodyflow.generation.interface import Completion
 from embodyflow.prompts.calculator import build_tokenizer
 
 ANSWER = {"role": "tool", "tool_call_id": "c00010000", "content": "408"}
@@ -141,6 +143,24 @@ def test_a_stop_string_ends_the_turn_and_the_tokens_after_it_do_not_count() -> N
     assert choice["message"]["content"] == "12*34" and choice["finish_reason"] == "stop"
     assert response.json()["usage"]["completion_tokens"] == len(encode("12*34="))
     assert [decode(segment.tokens) for segment in episode.transcript.segments] == ["12*34="] and episode.finished
+
+
+def test_the_versions_of_a_turn_end_with_its_stop_string() -> None:
+    """Otherwise those of the next turn's tokens are in the places of others."""
+
+    class SeveralVersions(KnownModel):
+        async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
+            completion = await super().generate(prompt_ids, max_tokens)
+            return replace(completion, versions=tuple(3 + number // 4 for number in range(len(completion.token_ids))))
+
+    said = {"role": "assistant", "content": "12*34"}
+    bodies = {"messages": [QUESTION], "stop": "="}, {"messages": [QUESTION, said, ANSWER]}
+    _, session = talk(SeveralVersions("12*34=408", "## 408"), *bodies)
+    response = session.episode(None, None).transcript.response()
+    assert len(response.versions) == len(response.tokens)
+    of_turns = list(zip(response.turns, response.versions, strict=True))
+    assert [version for turn, version in of_turns if turn == 1] == [3, 3, 3, 3, 4, 4]
+    assert [version for turn, version in of_turns if turn == 2][:5] == [3, 3, 3, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])

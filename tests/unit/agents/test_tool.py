@@ -1,5 +1,7 @@
 """Tools: validated arguments, schemas, and answers of bounded length."""
 
+from datetime import date
+
 import pytest
 
 from embodyflow.agents.tools.tool import ModelMistake, Tool, build_tools, shorten, text_of
@@ -97,6 +99,19 @@ def test_a_reference_stands_for_a_tool_with_default_limits():
 
 def test_answers_are_text_or_json():
     assert text_of("1") == "1" and text_of({"a": [1, None]}) == '{"a": [1, null]}'
+    assert text_of({"on": date(2026, 1, 2), "of": {"b", "c", "a"}}) == '{"on": "2026-01-02", "of": ["a", "b", "c"]}'
+
+
+@pytest.mark.parametrize("answer", [object(), (each for each in "ab"), {"found": [object()]}])
+def test_an_object_without_a_text_is_no_answer(answer):
+    """What Python writes for it is an address in memory, which differs in each process."""
+    with pytest.raises(TypeError, match=r"a tool returned <.*, which is no text, number, list or object of JSON"):
+        text_of(answer)
+
+
+def test_an_answer_has_only_characters_that_a_tokenizer_takes():
+    broken = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert shorten(broken, config_of("search")) == "caf?"
 
 
 @pytest.mark.parametrize(

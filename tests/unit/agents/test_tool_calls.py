@@ -33,6 +33,38 @@ def test_hermes_reports_what_it_cannot_read(body):
     assert isinstance(call, UnreadableCall)
 
 
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "add", "arguments": {"a": 1, "a": 2}}</tool_call>'),
+        ("llama3", '{"name": "add", "parameters": {"a": 1, "a": 2}}'),
+    ],
+)
+def test_an_argument_that_is_there_twice_has_no_value(parser, text):
+    assert PARSERS[parser](text, "") == [UnreadableCall("the call has 'a' twice")]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_lacks_is_unreadable(number):
+    text = f'<tool_call>{{"name": "add", "arguments": {{"a": {number}}}}}</tool_call>'
+    assert PARSERS["hermes"](text, "") == [UnreadableCall("the call is not JSON")]
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "calls"),
+    [
+        ("<think>I could {call}</think>The answer is 4.", "", []),
+        ("<think>I could {call}</think>{call}", "", [ADD]),
+        ("I could {call}</think>The answer is 4.", "<assistant><think>\n", []),
+        ("I could {call}", "<assistant><think>\n", []),
+        ("{call}", "<think>a turn before</think> <assistant>", [ADD]),
+    ],
+)
+def test_calls_within_the_thinking_do_not_count(text, before, calls):
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert PARSERS["hermes"](text.replace("{call}", call), before) == calls
+
+
 def test_hermes_refuses_arguments_that_are_no_object():
     [call] = PARSERS["hermes"]('<tool_call>{"name": "add", "arguments": [1]}</tool_call>')
 

@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+from functools import wraps
 from itertools import pairwise
 
 import pytest
@@ -89,6 +90,28 @@ def test_a_time_limit_is_named():
     fetch, _ = failing(99, FAULTS["time-out"])
 
     assert run(fetch, timeout=0.05, retries=0).text == "no answer within timeout=0.05 seconds"
+
+
+def test_a_coroutine_function_behind_a_decorator_is_awaited():
+    async def fetch() -> str:
+        """Fetch."""
+        return "fetched"
+
+    @wraps(fetch)
+    def decorated():
+        return fetch()
+
+    vars(decorated).pop("__wrapped__")
+    assert run(decorated) == Answer("answer", "fetched")
+
+
+def test_an_answer_without_a_text_is_a_fault():
+    def fetch() -> str:
+        """Fetch."""
+        return object()
+
+    answer = run(fetch, retries=0)
+    assert answer.outcome == "failure" and answer.text.startswith("TypeError: a tool returned <object object at 0x")
 
 
 def test_a_mistake_is_no_fault_and_not_retried():

@@ -58,6 +58,28 @@ def test_runs_that_differ_by_seed_are_one_row(tmp_path: Path, capsys: pytest.Cap
     assert drawn == f"picture={picture}" and picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_runs_of_the_same_seed_are_no_further_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        make(tmp_path, name, (0.25, 0.25 * seed), seed=seed)
+    assert compare(tmp_path, "first", "again") == 0
+    assert "0.25 to 0.25, 2 runs of 1 seed " in " ".join(capsys.readouterr().out.split())
+    assert compare(tmp_path, "first", "again", "other") == 0
+    assert "0.25 to 0.5, 3 runs of 2 seeds " in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_whose_times_are_lost_has_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A resumed run restores damaged lines from its ledger, which holds no times."""
+    make(tmp_path, "whole", (0.25, 0.5), seed=1)
+    damaged = make(tmp_path, "damaged", (0.25, 0.5), "rollout.group_size=4")
+    damaged.metrics.append({"iteration": 2, "weights_digest": "ab"})
+    assert compare(tmp_path, "whole", "damaged") == 0
+    _, _, one, other, *_ = capsys.readouterr().out.splitlines()
+    assert one.split()[-1] == "2.5" and other.split()[-1] == "–"
+
+
 def test_a_band_has_the_iterations_that_all_seeds_have(tmp_path: Path) -> None:
     make(tmp_path, "first", (0.25, 0.5, 0.75), seed=1)
     make(tmp_path, "second", (0.25, 0.25), seed=2)

@@ -50,5 +50,5 @@ def test_a_section_with_another_name_is_checked_like_any_other() -> None:
     ],
 )
 def test_a_section_given_with_its_name_replaces_the_other_kind(words: list[str]) -> None:
-    config: Any = compose_config(["experiment=math", *words])
+    config: Any = compose_config(["experiment=math", *words, "reward.manager={name:parallel}"])
     assert config.reward.function.model_dump() == {"name": "regex", "pattern": "x(.*)"}

@@ -95,3 +95,9 @@ def test_a_metric_that_only_some_ranks_have_is_kept() -> None:
 def test_a_value_that_is_not_a_number_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="the metric 'a' must be a number or a Metric, is "):
         as_metrics({"b": 1.0, "a": value})
+
+
+@pytest.mark.parametrize("declare", [total, minimum, maximum])
+def test_a_number_that_is_none_on_one_rank_is_none_for_all(declare) -> None:
+    for values in ((math.nan, 1.0, 2.0), (1.0, math.nan, 2.0), (1.0, 2.0, math.nan)):
+        assert math.isnan(merged([declare(value) for value in values]).value)

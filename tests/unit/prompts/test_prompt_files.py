@@ -1,6 +1,7 @@
 """Prompts from files: columns, templates, chats, answers, and messages about invalid rows."""
 
 import json
+import math
 
 import pytest
 from pydantic import ValidationError
@@ -72,6 +73,14 @@ def test_prompts_that_are_too_long_are_named_or_skipped_and_counted(tmp_path, to
     assert [source.prompt("train", i).prompt_id for i in range(source.num_prompts("train"))] == [0, 1, *range(3, 10)]
     with pytest.raises(ConfigError, match=r"^data.train: all 10 prompts are too long; .* rollout.max_prompt_tokens="):
         RowPrompts(config(path, too_long="skip"), tokenizer, 2)
+
+
+@pytest.mark.parametrize("column", ["question", "answer"])
+def test_a_number_that_is_missing_is_no_text(column, tmp_path):
+    """JSON of Python, and parquet of pandas, hold NaN for it."""
+    path = write(tmp_path, [*ROWS[:2], {**ROWS[2], column: math.nan}])
+    with pytest.raises(ConfigError, match=rf"^{path}, row 3: column {column} is (nan; allowed is text|empty)$"):
+        RowPrompts(config(path), None, 50)
 
 
 def test_a_prompt_without_tokens_is_refused(tmp_path):

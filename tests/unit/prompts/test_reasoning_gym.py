@@ -8,7 +8,7 @@ from embodyflow.prompts.prompt_config import ReasoningGymConfig
 from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts, build_tokenizer
 from embodyflow.rewards.functions import reasoning_gym
 from embodyflow.rewards.functions.reasoning_gym import score
-from embodyflow.rewards.interface import Sample
+from embodyflow.rewards.interface import Sample, Score
 
 SPLITS = ("train", "validation", "demo")
 TASKS = {
@@ -45,12 +45,35 @@ def test_a_sample_of_other_data_is_refused():
 
 
 def test_only_an_answer_after_the_thinking_counts(monkeypatch):
-    monkeypatch.setattr(reasoning_gym, "_verifier", lambda task: lambda given, entry: float(given == entry["answer"]))
+    monkeypatch.setattr(reasoning_gym, "_verifier", lambda *task: lambda given, entry: float(given == entry["answer"]))
     rewards = []
     for response in ("<think>## 2</think> ## 3", "<think>## 3</think> ## 2", "<think>perhaps ## 2", "## 2"):
         row = {"entry": {"answer": "2"}}
         rewards.append(score(Sample(0, "", response, None, "sums", 1, True, row=row)).reward)
     assert rewards == [0.0, 1.0, 0.0, 1.0]
+
+
+def evaluated(given, entry):
+    """Return the score of an answer as several verifiers find it: by evaluating it."""
+    return eval(given) == eval(entry["answer"]) if given != "nan" else float(given)
+
+
+@pytest.mark.parametrize("answer", ["1/0", "__import__('sys').exit()", "no such thing", "nan", "(" * 1000, "[]["])
+def test_an_answer_on_which_the_verifier_fails_is_wrong_and_counted(answer, monkeypatch):
+    monkeypatch.setattr(reasoning_gym, "_verifier", lambda *task: evaluated)
+    row = {"entry": {"answer": "2"}}
+    assert score(Sample(0, "", f"## {answer}", None, "sums", 1, True, row=row)) == Score(
+        0.0, False, {"verifier_failed": 1.0}
+    )
+    right = score(Sample(0, "", "## 1 + 1", None, "sums", 1, True, row=row))
+    assert right == Score(1.0, True, {"verifier_failed": 0.0})
+
+
+def test_a_problem_that_its_own_verifier_cannot_grade_is_an_error(monkeypatch):
+    monkeypatch.setattr(reasoning_gym, "_verifier", lambda *task: evaluated)
+    row = {"entry": {"answer": "no Python"}}
+    with pytest.raises(ValueError, match="the verifier of sums cannot grade the problem, whose own answer is 'no Pyth"):
+        score(Sample(0, "", "## ?", None, "sums", 1, True, row=row))
 
 
 class TestWithThePackage:
@@ -81,6 +104,20 @@ class TestWithThePackage:
             assert wrong.reward < 1 and not wrong.correct
             assert score(sample_of(prompt, prompt.ground_truth)).reward == 0  # no marker
             assert score(sample_of(prompt, prompt.ground_truth), marker=None).correct
+
+    def test_the_verifier_has_the_settings_of_its_task(self):
+        """The words that it knows are those of the lengths that the settings allow."""
+        source = ReasoningGymPrompts(
+            config(
+                tasks={"word_ladder": {"min_word_length": 3, "max_word_length": 3}},
+                num_train=1,
+                num_validation=2,
+                num_demos=1,
+            )
+        )
+        prompt = source.prompt("validation", 0)
+        assert score(sample_of(prompt, source.demonstration("demo", 0))).reward == 0
+        assert score(sample_of(prompt, f"## {prompt.ground_truth}")) == Score(1.0, True, {"verifier_failed": 0.0})
 
     def test_the_tokenizer_of_the_experiment_knows_its_tasks(self):
         chosen = compose_config(["experiment=reasoning_gym", "run_id=none"])

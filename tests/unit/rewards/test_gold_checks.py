@@ -117,7 +117,10 @@ def test_lists_and_numbers_are_golds():
     [
         ({"function": {"name": "code"}}, "reward.function.name=code does not compare"),
         ({"function": {"name": "custom", "function": "math:sqrt"}}, "reward.function.name=custom does not compare"),
-        ({"function": {"name": "regex", "pattern": "(.)"}}, "reward.function.name=regex does not say"),
+        (
+            {"function": {"name": "regex", "pattern": "(.)"}, "manager": {"name": "parallel"}},
+            "reward.function.name=regex does not say",
+        ),
         ({"manager": {"name": "model", "path": "x"}}, "reward.manager.name=model scores responses without golds"),
     ],
 )

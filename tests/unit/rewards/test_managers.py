@@ -4,6 +4,8 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -101,6 +103,21 @@ def test_a_bad_score_is_an_error_that_names_its_sample(order, reason, pool):
         with pytest.raises(RewardError) as caught:
             manager_.score(samples("score 1", order, "score 2"))
         assert str(caught.value) == f"reward of row 101: {reason}" and caught.value.uid == 101
+
+
+@pytest.mark.parametrize(("name", "function"), [("naive", "spend"), ("batch", "spend_all")])
+def test_what_a_function_changes_reaches_neither_siblings_nor_the_prompt(name, function):
+    """Siblings share the row, the messages and the ground truth of their prompt."""
+    shared = {"row": {"tests": [1, 2]}, "messages": [{"role": "user", "content": "?"}], "ground_truth": ["1"]}
+    before, siblings = deepcopy(shared), [replace(sample, **shared) for sample in samples("a", "b")]
+    assert [score.reward for score in manager(name, function).score(siblings)] == [4.0, 4.0]
+    assert shared == before
+
+
+@pytest.mark.parametrize(("name", "function"), [("naive", "follow"), ("batch", "follow_all")])
+def test_a_function_that_exits_does_not_end_the_worker(name, function):
+    with pytest.raises(RewardError, match=r"the reward function raised SystemExit"):
+        manager(name, function).score(samples("exit"))
 
 
 def test_a_batch_names_the_sample_of_a_bad_score_and_the_first_of_a_bad_batch():

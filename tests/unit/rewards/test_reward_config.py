@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_config import REASONING_GYM, RewardConfig
 from embodyflow.rewards.reward_registry import build_reward_manager, check_reward
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "reward"
@@ -60,6 +60,15 @@ def custom(function, origin="", **settings):
         ({"function": EXACT, "manager": {"name": "batch"}}, "allowed is custom"),
         ({"function": {"name": "math"}}, "function.name=math may never finish, .*; allowed is parallel"),
         ({"function": {"name": "math"}, "manager": {"name": "dapo", "max_tokens": 600}}, "allowed is parallel"),
+        ({"function": {"name": "regex", "pattern": "(?:a+)+(b)"}}, "function.name=regex may never finish"),
+        (
+            {"function": {"name": "by_source", "default": {"name": "regex", "pattern": "(a)"}}},
+            "function.default.name=regex may never finish",
+        ),
+        (
+            {"function": {"name": "custom", "function": REASONING_GYM}},
+            f"function.function={REASONING_GYM} may never finish, and manager.name=naive has no time limit",
+        ),
         ({}, "function must be set with manager.name=naive"),
         (
             {"function": EXACT, "manager": {"name": "model", "path": "x"}},

@@ -29,6 +29,7 @@ def key(files: Path, *overrides: str) -> str:
     data = (
         *("data=gsm8k", "data.template='{question}'", "data.chat=false", "data.answer=whole"),
         *(f"data.{split}=[{rows}]" for split in ("train", "validation", "demo")),
+        "data.shared_prompts=keep",
     )
     model = ("policy.scratch=null", f"policy.path={files / 'model'}", "rollout.max_response_tokens=16")
     return warm_start_key(language_config(*data, "data.response_column=answer", *model, *overrides))

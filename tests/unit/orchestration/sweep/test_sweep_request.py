@@ -85,6 +85,10 @@ def test_a_word_that_spans_no_grid_is_refused(word: str, message: str) -> None:
         ),
         (("concurrency=0",), "concurrency=0: must be at least 1"),
         (("concurrency=two",), "concurrency=two: must be a whole number"),
+        (
+            ("direction=minimize",),
+            "direction=minimize: needs metric=…; without one runs are ranked by eval/",
+        ),
         (("direction=up",), "direction=up: must be maximize or minimize"),
         (("stop_at_failure=yes",), "stop_at_failure=yes: must be true or false"),
         (("if_exists=replace",), "if_exists=replace: must be refuse or resume"),

@@ -123,6 +123,7 @@ def changed(**values):
         (changed(loss_mask=lambda t: torch.ones_like(t)), "loss_mask: the model did not sample token 0 after"),
         (changed(loss_mask=lambda t: torch.zeros_like(t)), "loss_mask: trains on no token"),
         (changed(logprobs=lambda t: t - 0.01), "logprobs: token .* was sampled with another log-prob"),
+        (changed(logprobs=lambda t: t * float("nan")), "logprobs: token .* was sampled with another log-prob"),
         (changed(rewards=lambda t: t.repeat(2)), "rewards must have one value, has 2"),
         (changed(loss_mask=lambda t: t[:, 1:]), r"loss_mask must have the shape \[1, \d+\], has \[1, \d+\]"),
         (staticmethod(lambda result: {}), "returned no input_ids, loss_mask, logprobs, rewards"),

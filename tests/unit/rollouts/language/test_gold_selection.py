@@ -22,7 +22,7 @@ def words(folder: Path, *overrides: str, reward: str = "math", answers: list[obj
     return (
         *("data=gsm8k", "data.template='{question}'", "data.chat=false", "data.answer=whole", f"reward={reward}"),
         *(f"data.{split}=[{file}]" for split in ("train", "validation")),
-        *("data.demo=[]", "warm_start=null", *overrides),
+        *("data.shared_prompts=keep", "data.demo=[]", "warm_start=null", *overrides),
     )
 
 

@@ -342,7 +342,7 @@ def test_a_worker_refuses_to_start_when_skipped_prompts_are_needed(
     words = (
         *("data=gsm8k", "data.template='{question}'", "data.chat=false", "data.answer=whole", "data.too_long=skip"),
         *(f"data.{split}=[{file}]" for split in ("train", "validation", "demo")),
-        *("rollout.max_prompt_tokens=8", *overrides),
+        *("data.shared_prompts=keep", "rollout.max_prompt_tokens=8", *overrides),
     )
     config = language_config(*words)
     with pytest.raises(ConfigError, match=message):

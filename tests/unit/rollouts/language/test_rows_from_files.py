@@ -34,7 +34,7 @@ def verl_config(folder: Path, *words: str, tokenizer: str = "chat_tokenizers:cha
     splits = [f"data.{split}=[{folder}/*.jsonl]" for split in ("train", "validation", "demo")]
     reward = () if "reward=by_source" in words else FUNCTION
     start = ("data=verl", f"policy.tokenizer={tokenizer}", "data.response_column=completion")
-    return language_config(*start, *reward, *splits, *words)
+    return language_config(*start, *reward, *splits, "data.shared_prompts=keep", *words)
 
 
 def first_row(demos: Columns) -> Batch:
