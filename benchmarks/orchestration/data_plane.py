@@ -203,7 +203,7 @@ def deliver_verl(sources: list[Any], targets: list[Any]) -> list[Any]:
 
 
 def parts_by_rank(num_sources: int, num_targets: int) -> list[RankInput]:
-    """Return which rows each target gets; the shards are named by the ranks of the sources."""
+    """Return the rows of each target; the shards are named by the ranks of the sources."""
     counts = [NUM_ROWS * (rank + 1) // num_sources - NUM_ROWS * rank // num_sources for rank in range(num_sources)]
     return split_evenly([ShardRef(str(rank), "", count) for rank, count in enumerate(counts)], num_targets)
 

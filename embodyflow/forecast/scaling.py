@@ -53,7 +53,7 @@ class Point:
     seconds: float
 
     def measure(self, part: str) -> float:
-        """Return what a part of :class:`Line` is multiplied with."""
+        """Return the factor of a part of :class:`Line`."""
         return {"per_row": self.rows, "exchange": (self.ranks - 1) / self.ranks, "fixed": 1.0}[part]
 
 
