@@ -16,9 +16,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -31,7 +30,7 @@ from benchmarks.report import write_report
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.forecast.candidates import placements
 from embodyflow.forecast.forecast import forecast
-from embodyflow.forecast.record import Cost, RunRecord, Sample, read_run
+from embodyflow.forecast.record import RunRecord, read_run
 from embodyflow.forecast.roofline import Assumptions, Target, on_devices
 from embodyflow.forecast.scaling import changed, scaled, shape_of
 from embodyflow.graph.node_groups import runs_on
@@ -180,39 +179,29 @@ def _of_day(moment: float) -> float:
 def compare(folder: Path, job: str) -> list[dict[str, Any]]:
     """Return a row for each run of a job.
 
-    ``measured`` are wall seconds, and ``with_cores`` those that its own record gives with cores to itself, without
-    commits, which wait for disks that others use. Both are beside forecasts from other runs: the first with the cores
-    that were free, the second without contention.
+    ``measured`` are wall seconds. Beside them are forecasts from other runs, with the cores that were free.
     """
     records = {each: read_run(RunFolder(folder / name_of(job, *each))) for each in RUNS if _is_there(folder, job, each)}
     rows = []
     for each, record in records.items():
         cores, others = free_cores(folder, record)
-        alone = forecast(record.graph, _without_commits(record.samples), shape_of(record.config)).seconds
         row: dict[str, Any] = {
             **{"job": job, "workers": each[0], "ranks": each[1], "staleness": each[2]},
             **{"free_cores": round(cores, 2), "cores_of_others": round(others, 2)},
-            **{"measured": round(median(record.measured), 3), "with_cores": round(alone, 3)},
+            "measured": round(median(record.measured), 3),
         }
         for label, source in SOURCES.items():
             if all(run in records for run in source):
                 first, *further = (records[run] for run in source)
                 samples, shape = scaled(first, record.config, further), shape_of(record.config)
                 found = forecast(first.graph, samples, shape, cores=cores)
-                free = forecast(first.graph, _without_commits(samples), shape)
                 row[label] = {
                     **{"seconds": round(found.seconds, 3), "low": round(found.low, 3), "high": round(found.high, 3)},
                     "error": round(found.seconds / median(record.measured) - 1, 3),
-                    "with_cores": round(free.seconds, 3),
-                    "error_with_cores": round(free.seconds / alone - 1, 3),
                 }
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows
-
-
-def _without_commits(samples: Sequence[Sample]) -> list[Sample]:
-    return [replace(sample, commit=Cost()) for sample in samples]
 
 
 def on_gpus(record: RunRecord) -> list[dict[str, Any]]:
