@@ -25,7 +25,7 @@ class EmptyEngine:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         pass
 
-    def weights_in_parts(self) -> FullWeights:
+    def weights_in_parts(self, *, frozen_only: bool = False) -> FullWeights:
         """Return a single weight."""
         weights = {"weight": np.zeros(1, np.float32)}
         return FullWeights(weights, in_parts(weights))

@@ -34,10 +34,12 @@ class FullWeights:
     Attributes:
         outlines: An array with the shape and dtype of each weight, on all ranks.
         parts: Their values on rank 0, in order of their names; nothing on other ranks. Every rank must exhaust it.
+        frozen: Names of the weights that training leaves alone.
     """
 
     outlines: Mapping[str, Array]
     parts: Iterator[Part]
+    frozen: frozenset[str] = frozenset()
 
 
 def outline(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
@@ -60,31 +62,47 @@ class PartsDigest:
 
     def __init__(self, outlines: Mapping[str, Array]) -> None:
         self._outlines, self._sha = outlines, hashlib.sha256()
+        self._awaited, self._name, self._position = sorted(outlines), "", 0
 
     def watch(self, parts: Iterable[Part]) -> Iterator[Part]:
         """Yield all parts as they are.
 
         Raises:
-            ValueError: The parts are not those of all columns, from the first to the last value, in order of the names.
+            ValueError: See :meth:`add` and :meth:`hexdigest`.
         """
-        awaited, name, position = sorted(self._outlines), "", 0
         for part in parts:
-            if position == self._size_of(name) and awaited:
-                name, position = awaited.pop(0), 0
-                self._sha.update(digest_head(name, self._outlines[name]))
-            if (part.name, part.start) != (name, position):
-                raise ValueError(f"got {part.name!r} from value {part.start} on; next is {name!r} from {position} on")
-            self._sha.update(part.values.view(np.uint8).data)
-            position += part.values.size
+            self.add(part)
             yield part
-        if awaited or position != self._size_of(name):
-            raise ValueError(f"the parts end at value {position} of {name!r}; {len(awaited)} columns are missing")
+        self.hexdigest()
 
-    def _size_of(self, name: str) -> int:
-        return self._outlines[name].size if name else 0
+    def add(self, part: Part) -> None:
+        """Take in the next part.
+
+        Raises:
+            ValueError: It does not follow the one before, from the first to the last value in order of the names.
+        """
+        if self._position == self._size and self._awaited:
+            self._name, self._position = self._awaited.pop(0), 0
+            self._sha.update(digest_head(self._name, self._outlines[self._name]))
+        if (part.name, part.start) != (self._name, self._position):
+            awaited = f"{self._name!r} from {self._position} on"
+            raise ValueError(f"got {part.name!r} from value {part.start} on; next is {awaited}")
+        self._sha.update(part.values.view(np.uint8).data)
+        self._position += part.values.size
+
+    @property
+    def _size(self) -> int:
+        return self._outlines[self._name].size if self._name else 0
 
     def hexdigest(self) -> str:
-        """Return the SHA-256 of what has passed by."""
+        """Return the SHA-256 of all columns.
+
+        Raises:
+            ValueError: Values are missing.
+        """
+        if self._awaited or self._position != self._size:
+            missing = f"{len(self._awaited)} columns are missing"
+            raise ValueError(f"the parts end at value {self._position} of {self._name!r}; {missing}")
         return self._sha.hexdigest()
 
 

@@ -343,8 +343,12 @@ class TrainerEngine(Reducer, Protocol):
     def weights(self) -> dict[str, np.ndarray]:
         """Return the policy's full weights by name, on rank 0."""
 
-    def weights_in_parts(self) -> FullWeights:
-        """Return the same in parts, for publication; the collective ends when all ranks have exhausted the parts."""
+    def weights_in_parts(self, *, frozen_only: bool = False) -> FullWeights:
+        """Return the same in parts, for publication; the collective ends when all ranks have exhausted the parts.
+
+        Args:
+            frozen_only: Leave out the weights that training changes. Asked for only if there are others.
+        """
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return arrays by which rollout engines check new weights before they use them; may be empty."""

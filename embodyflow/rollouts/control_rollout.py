@@ -16,6 +16,7 @@ import torch
 from embodyflow.config.robots.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
+from embodyflow.data.published_weights import views_of
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import DamageError
 from embodyflow.policies.base import Decision, StepDecisions, StepwisePolicy
@@ -89,7 +90,7 @@ class ControlRollout:
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        copy_weights(self.policy.model, weights)
+        copy_weights(self.policy.model, weights, views_of(weights))
         self.policy_version = version
 
     def collect(

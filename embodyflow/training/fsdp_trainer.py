@@ -238,9 +238,13 @@ class FSDPTrainer:
         """Return the policy's full weights by name on rank 0; a collective, so every rank must call it."""
         return self.policy_weights.full()
 
-    def weights_in_parts(self) -> FullWeights:
-        """Return the same in parts, without a copy of the whole; a collective that ends with the last part."""
-        return self.policy_weights.in_parts()
+    def weights_in_parts(self, *, frozen_only: bool = False) -> FullWeights:
+        """Return the same in parts, without a copy of the whole; a collective that ends with the last part.
+
+        Args:
+            frozen_only: Leave out the weights that training changes.
+        """
+        return self.policy_weights.in_parts(frozen_only=frozen_only)
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return arrays by name against which rollout workers check new weights; this trainer has none."""

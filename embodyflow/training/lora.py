@@ -119,22 +119,27 @@ class Adapters:
         merged = merge_adapters(full_state(self._model), self._scale)
         return {name: value.numpy().copy() for name, value in merged.items()}
 
-    def in_parts(self) -> FullWeights:
+    def in_parts(self, *, frozen_only: bool = False) -> FullWeights:
         """Return the full weights with merged adapters in parts; a weight with an adapter is one part."""
         state: dict[str, Any] = get_model_state_dict(self._model)
         weights = ShardedWeights(state)
         own = {name.replace(BASE, "."): name for name in weights.outlines if not name.endswith((A, B))}
+        trained = {name for name, value in self._model.named_parameters() if value.requires_grad}
+        kept = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - trained
+        frozen = frozenset(name for name, stored in own.items() if stored in kept and not _is_adapted(stored))
+        if frozen_only:
+            own = {name: stored for name, stored in own.items() if name in frozen}
         outlines = {name: weights.outlines[stored] for name, stored in own.items()}
-        return FullWeights(outlines, self._merged_parts(weights, own))
+        return FullWeights(outlines, self._merged_parts(weights, own), frozen)
 
     def _merged_parts(self, weights: ShardedWeights, own: Mapping[str, str]) -> Iterator[Part]:
         """Yield merged weights in order of their names; ``own`` has the name of each in the model with adapters."""
         for name, stored in sorted(own.items()):
-            layer, base, kind = stored.rpartition(BASE)
-            if not base or kind != "weight":
+            if not _is_adapted(stored):
                 for part in weights.parts([stored]):
                     yield replace(part, name=name)
                 continue
+            layer = stored.removesuffix(f"{BASE}weight")
             state = {each: weights.whole(each) for each in (stored, layer + A, layer + B)}
             found = {each: value for each, value in state.items() if value is not None}
             for array in merge_adapters(found, self._scale).values():  # none on other ranks
@@ -171,6 +176,11 @@ class Adapters:
         # peft stores the names of its wrapped model, without the adapter's name.
         tensors = {f"base_model.model.{n.replace('.default.', '.')}": state[n].contiguous() for n in self._initial}
         save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _is_adapted(name: str) -> bool:
+    """Return True if a parameter is the weight of a layer with an adapter."""
+    return name.endswith(f"{BASE}weight")
 
 
 def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:

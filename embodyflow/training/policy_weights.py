@@ -53,8 +53,12 @@ class PolicyWeights(Protocol):
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
 
-    def in_parts(self) -> FullWeights:
-        """Return the full weights in parts, without a copy of the whole; every rank must exhaust them."""
+    def in_parts(self, *, frozen_only: bool = False) -> FullWeights:
+        """Return the full weights in parts, without a copy of the whole; every rank must exhaust them.
+
+        Args:
+            frozen_only: Leave out the weights that training changes.
+        """
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Load these full weights; every rank must get them."""
@@ -139,11 +143,14 @@ class AllWeights:
         # On one rank the state holds the parameters themselves, which the next step changes.
         return {name: value.numpy().copy() for name, value in full_state(self._policy.model).items()}
 
-    def in_parts(self) -> FullWeights:
+    def in_parts(self, *, frozen_only: bool = False) -> FullWeights:
         """Return the full weights in parts, some of which are views of the weights themselves."""
-        state: dict[str, Any] = get_model_state_dict(self._policy.model)
-        weights = ShardedWeights(state)
-        return FullWeights(weights.outlines, weights.parts())
+        model = self._policy.model
+        state: dict[str, Any] = get_model_state_dict(model)
+        parameters = model.named_parameters(remove_duplicate=False)
+        frozen = frozenset(name for name, value in parameters if not value.requires_grad and name in state)
+        weights = ShardedWeights({name: state[name] for name in frozen} if frozen_only else state)
+        return FullWeights(weights.outlines, weights.parts(), frozen)
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Load these full weights."""
@@ -155,8 +162,8 @@ class AllWeights:
 
     def export(self, folder: Path) -> None:
         """Write the policy to a folder."""
-        if weights := self.full():
-            self._policy.export(weights, folder)
+        if state := full_state(self._policy.model):  # without copies: nothing is trained meanwhile
+            self._policy.export({name: value.numpy() for name, value in state.items()}, folder)
 
 
 def restore_reference(model: nn.Module, reference: Mapping[str, torch.Tensor], folder: str, learner: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.data.metrics import Metric
-from embodyflow.data.plans.row_plan import Index, RankInput, RowFacts, ShardRef
+from embodyflow.data.plans.row_plan import Index, RankInput, RowFacts, ShardRef, WeightsRef
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
 from embodyflow.data.streaming.swaps import Swap
@@ -20,6 +20,10 @@ from embodyflow.workers.rows.layout import Layout, Rows
 
 STREAM = "stream"
 """Beginning of the ids of rows of single groups."""
+WEIGHTS = "weights/"
+"""Beginning of the ids of published weights."""
+SHARED = f"{WEIGHTS}shared/"
+"""Beginning of the ids of weights that versions share, before their SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class NodeCall:
     seed: int
     parents: tuple[RankInput, ...] = ()
     passes_rows_on: bool = True
-    weights: ShardRef | None = None
+    weights: WeightsRef | None = None
     policy_version: int = 0
     checks_weights: bool = False
     timeout: float = 600.0
@@ -206,7 +210,7 @@ class GroupCall:
     ticket: Ticket
     seed: int
     folder: str
-    weights: Mapping[int, ShardRef]
+    weights: Mapping[int, WeightsRef]
     num_versions: int
     stream: int
     timeout: float
@@ -226,6 +230,21 @@ class GroupCall:
     def shard_id(self) -> str:
         """Id of the group's rows in a buffer."""
         return f"{STREAM}/{self.node_id}/{self.ticket.name}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """Answer of the trainer's rank 0 to the publication of a version.
+
+    Attributes:
+        own: Weights that training changes.
+        digest: SHA-256 of all weights.
+        shared_digest: SHA-256 of those that training leaves alone; ``None`` without any.
+    """
+
+    own: ShardRef
+    digest: str
+    shared_digest: str | None = None
 
 
 @dataclass(frozen=True)

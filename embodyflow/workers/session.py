@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,17 +13,28 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.plans.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef, for_tensor_parallel
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import InfrastructureError
 from embodyflow.process.core_time import CoreTime
 from embodyflow.process.tracing import span
-from embodyflow.workers.calls import ChainCall, GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
+from embodyflow.workers.calls import (
+    WEIGHTS,
+    ChainCall,
+    GroupCall,
+    NodeCall,
+    NodeReport,
+    NodeResult,
+    NodeWork,
+    Published,
+    Usage,
+)
 from embodyflow.workers.chains import ReportsAhead
 from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
+from embodyflow.workers.published_versions import PublishedVersions
 from embodyflow.workers.ray_threads import in_thread
 from embodyflow.workers.rows.buffers import call_buffers, start_buffer, start_buffers
 from embodyflow.workers.rows.layout import Layout, Rows, join_facts, order_of, plan_inputs
@@ -39,23 +49,25 @@ class Session:
         config: Run configuration.
         groups: Worker groups by name.
         buffers: Buffer of each Ray node, by node id.
-
-    Attributes:
-        policy_version: Version of the newest published weights.
-        weights_digest: SHA-256 of the newest published weights.
     """
 
     def __init__(self, config: RunConfig, groups: dict[str, WorkerGroup], buffers: dict[str, Any]) -> None:
         self.config = config
-        self.policy_version = 0
-        self.weights_digest = ""
         self._groups, self._buffers = groups, buffers
-        self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
-        self._held: dict[int, str] = {}  # digests of versions that are kept until they are released
-        self._acting = Counter[int]()  # number of single groups that a version plays
+        self._versions = PublishedVersions(config)
         self._stream = 0
         self._ahead = ReportsAhead()
         self._offers: list[asyncio.Task[None]] = []
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the newest published weights."""
+        return self._versions.newest
+
+    @property
+    def weights_digest(self) -> str:
+        """SHA-256 of the newest published weights."""
+        return self._versions.digest
 
     @property
     def num_rollout_workers(self) -> int:
@@ -130,14 +142,14 @@ class Session:
         ]
         return calls, balance
 
-    def _weights_for(self, work: NodeWork) -> tuple[int, ShardRef | None]:
+    def _weights_for(self, work: NodeWork) -> tuple[int, WeightsRef | None]:
         """Return the version of the policy that a node acts with, and its weights if they are published.
 
         Raises:
             RuntimeError: The node asks for a version whose weights are gone.
         """
         version = self.policy_version if work.policy_version is None else work.policy_version
-        weights = self._weights.get(version)
+        weights = self._versions.refs.get(version)
         if weights is None and work.policy_version is not None:  # it would act with any weights the workers have
             raise RuntimeError(f"node {work.node_id}: the weights of version {version} are no longer kept")
         return version, weights
@@ -160,7 +172,7 @@ class Session:
             RuntimeError: The weights of its version are gone.
             Exception: The group failed.
         """
-        if ticket.version not in self._weights:
+        if ticket.version not in self._versions.refs:
             raise RuntimeError(f"group {ticket.group}: the weights of version {ticket.version} are no longer kept")
         config, place, stream = self.config, str(folder.absolute()), self._stream
         num_versions, limit = config.rollout.max_staleness + 1, config.cluster.node_timeout
@@ -170,16 +182,13 @@ class Session:
             weights = self._weights_of_group(ticket)
             return GroupCall(node_id, ticket, config.seed, place, weights, num_versions, stream, limit, swaps)
 
-        self._acting[ticket.version] += 1
-        try:
+        with self._versions.acting(ticket.version):
             return await self._groups["rollout"].play_group(rank, call)
-        finally:
-            self._acting[ticket.version] -= 1
 
-    def _weights_of_group(self, ticket: Ticket) -> dict[int, ShardRef]:
+    def _weights_of_group(self, ticket: Ticket) -> dict[int, WeightsRef]:
         if not self.config.rollout.swaps_when_published:
-            return {ticket.version: self._weights[ticket.version]}
-        return dict(self._weights)
+            return {ticket.version: self._versions.refs[ticket.version]}
+        return dict(self._versions.refs)
 
     async def abandon_groups(self) -> None:
         """Cancel all groups that rollout workers play; those that are asked for later belong to another stream."""
@@ -236,9 +245,8 @@ class Session:
             ray.kill(before[node])
         await self._groups["trainer"].connect()
         await self.record_clocks()
-        await self.free("weights/")
-        self._weights.clear()
-        self._held.clear()
+        await self.free(WEIGHTS)
+        self._versions.clear()
         self._ahead.clear()
 
     async def record_clocks(self) -> None:
@@ -256,17 +264,28 @@ class Session:
     async def publish_weights(self, version: int) -> str:
         """Publish the trainer's weights for rollout workers to act with from now on; return their digest.
 
-        The weights of the last ``rollout.max_staleness`` versions stay available.
+        The weights of the last ``rollout.max_staleness`` versions stay available. Those that training leaves alone are
+        published once, for all versions.
         """
         with span("publish weights", "weights", track="commits", version=version):
-            answers = await self._groups["trainer"].call("publish_weights", version)
-        self._weights[version], self.weights_digest = answers[0]
-        self.policy_version = version
-        await self._free_old_weights()
+            published: Published = (await self._groups["trainer"].call("publish_weights", version))[0]
+            weights = WeightsRef(published.own, await self._shared_weights(published.shared_digest, version))
+        await self._free_all(self._versions.add(version, weights, published.digest))
         if self.config.rollout.swaps_when_published:
             self._offers = [each for each in self._offers if not each.done()]
             self._offers.append(asyncio.create_task(self._offer_weights(version)))
         return self.weights_digest
+
+    async def _shared_weights(self, digest: str | None, version: int) -> ShardRef | None:
+        """Return the weights with this SHA-256 that versions share, which the trainer publishes if they are not."""
+        if digest is None:
+            return None
+        shard = self._versions.shared(digest, version)
+        if shard is None:
+            shard = (await self._groups["trainer"].call("share_weights", digest))[0]
+            assert shard is not None, "rank 0 returns its shard"
+            self._versions.share(digest, shard)
+        return shard
 
     def hold(self, version: int) -> None:
         """Keep the newest published weights until :meth:`release`, however many versions follow.
@@ -274,37 +293,24 @@ class Session:
         Args:
             version: Their version, which may be held already.
         """
-        if version not in self._held:
-            assert version == self.policy_version, f"version {version} is not the newest, {self.policy_version}"
-            self._held[version] = self.weights_digest
+        self._versions.hold(version)
 
     def held_digest(self, version: int) -> str | None:
         """Return the SHA-256 of weights that are held; ``None`` for other versions."""
-        return self._held.get(version)
+        return self._versions.held_digest(version)
 
     async def release(self, version: int) -> None:
         """Free weights that were held, unless rollouts may still act with them."""
-        self._held.pop(version, None)
-        await self._free_old_weights()
+        await self._free_all(self._versions.release(version))
 
-    async def _free_old_weights(self) -> None:
-        for other in [each for each in self._weights if not self._may_act(each)]:
-            del self._weights[other]
-            await self.free(f"weights/{other}/")
-
-    def _may_act(self, version: int) -> bool:
-        """Return True if a version is held, or groups that are played or may still start need it."""
-        newest = range(self.policy_version - self.config.rollout.max_staleness, self.policy_version + 1)
-        if version in newest or version in self._held or self._acting[version]:
-            return True
-        # A group whose worker is lost needs all versions since it began.
-        acting = [each for each, number in self._acting.items() if number]
-        return self.config.rollout.swaps_when_published and version > min(acting, default=version)
+    async def _free_all(self, prefixes: Iterable[str]) -> None:
+        for prefix in prefixes:
+            await self.free(prefix)
 
     async def _offer_weights(self, version: int) -> None:
         """Let the groups that are played go on with the newest version, beside the commit."""
         try:
-            await self._groups["rollout"].call("offer_weights", dict(self._weights))
+            await self._groups["rollout"].call("offer_weights", dict(self._versions.refs))
         except InfrastructureError as error:  # a lost worker's successor gets it with its first group
             _logger.warning("a rollout worker gets version %d later: %s", version, error)
 

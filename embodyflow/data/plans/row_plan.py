@@ -48,6 +48,24 @@ class ShardRef:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsRef:
+    """Reference to the published weights of one version.
+
+    Attributes:
+        own: Weights that training changes, and the trainer's probe.
+        shared: Weights that training leaves alone, which several versions have in common; ``None`` without any.
+    """
+
+    own: ShardRef
+    shared: ShardRef | None = None
+
+    @property
+    def shard_ids(self) -> list[str]:
+        """Ids of all shards."""
+        return [shard.shard_id for shard in (self.own, self.shared) if shard is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Rows ``start`` (inclusive) to ``stop`` (exclusive) of one shard."""
 

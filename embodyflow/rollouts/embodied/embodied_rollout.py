@@ -20,6 +20,7 @@ from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.data.plans.partition import Share
+from embodyflow.data.published_weights import views_of
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
@@ -101,7 +102,7 @@ class EmbodiedRollout(GroupRollout):
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
-        copy_weights(self.policy.model, weights)
+        copy_weights(self.policy.model, weights, views_of(weights))
         self.policy_version = version
         if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
             measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals

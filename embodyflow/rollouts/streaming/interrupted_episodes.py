@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from embodyflow.data.batches import Columns
+from embodyflow.data.published_weights import views_of
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.streaming.swaps import LoadWeights, SwapLog, Weights
 from embodyflow.policies.base import ActingPolicy, Decision
@@ -32,7 +33,7 @@ class _Actor:
     decisions: SharedDecisions
 
     def load(self, weights: Weights) -> None:
-        copy_weights(self.policy.model, weights)
+        copy_weights(self.policy.model, weights, views_of(weights))
 
 
 class InterruptedEmbodiedGroups(EmbodiedGroups):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from embodyflow.config import RunConfig
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import WeightsRef
 from embodyflow.references import resolve
 from embodyflow.workers.calls import GroupCall
 from embodyflow.workers.rows.buffer_client import BufferClient
@@ -37,7 +37,7 @@ class Lanes(Protocol):
             RuntimeError: All engines play groups of other versions.
         """
 
-    def offer(self, weights: Mapping[int, ShardRef]) -> None:
+    def offer(self, weights: Mapping[int, WeightsRef]) -> None:
         """Take note of the versions of the policy that are kept."""
 
     def end(self) -> None:
@@ -72,7 +72,7 @@ class VersionLanes:
         """Number of groups that are played."""
         return sum(lane.num_groups for lane in self.lanes)
 
-    def offer(self, weights: Mapping[int, ShardRef]) -> None:
+    def offer(self, weights: Mapping[int, WeightsRef]) -> None:
         """Do nothing: a group is played by one version."""
 
     def end(self) -> None:
@@ -130,7 +130,7 @@ class InterruptedLane:
         """Number of groups that are played."""
         return 0 if self._lane is None else self._lane.num_groups
 
-    def offer(self, weights: Mapping[int, ShardRef]) -> None:
+    def offer(self, weights: Mapping[int, WeightsRef]) -> None:
         """Let groups go on with these versions, unless newer ones were offered before."""
         if self._lane is not None and self._lane.version >= 0 and max(weights) > self._newest:
             self._newest = max(weights)

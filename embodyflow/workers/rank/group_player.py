@@ -9,7 +9,7 @@ from typing import Any
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.data.padding import facts_of, to_ragged
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import WeightsRef
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.process.files.durable_files import flush
@@ -60,7 +60,7 @@ class GroupPlayer:
         seconds = time.perf_counter() - started
         return NodeResult(shard, metrics, info, digest_of(rows), seconds, facts=facts_of(rows))
 
-    def offer(self, weights: Mapping[int, ShardRef]) -> None:
+    def offer(self, weights: Mapping[int, WeightsRef]) -> None:
         """Let groups go on with the newest of these versions, if they may."""
         with self._changed:
             self._lanes.offer(weights)

@@ -19,8 +19,8 @@ from embodyflow.config import RunConfig
 from embodyflow.config.run import MAX_GROUPS_IN_FLIGHT
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
-from embodyflow.data.parts import Part, PartsDigest, in_parts
-from embodyflow.data.plans.row_plan import RankInput, RowFacts, ShardRef
+from embodyflow.data.parts import FullWeights, Part, PartsDigest, in_parts
+from embodyflow.data.plans.row_plan import RankInput, RowFacts, ShardRef, WeightsRef
 from embodyflow.data.ragged import Array
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
@@ -32,7 +32,17 @@ from embodyflow.process.memory import peak_bytes, peak_device_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
-from embodyflow.workers.calls import ChainCall, GroupCall, LogLine, NodeCall, NodeResult, Usage
+from embodyflow.workers.calls import (
+    SHARED,
+    WEIGHTS,
+    ChainCall,
+    GroupCall,
+    LogLine,
+    NodeCall,
+    NodeResult,
+    Published,
+    Usage,
+)
 from embodyflow.workers.chains import run_chain
 from embodyflow.workers.rank.deadline import time_limit
 from embodyflow.workers.rank.group_player import GroupPlayer
@@ -229,7 +239,7 @@ class Worker:
         return self._groups.play(call)
 
     @ray.method(concurrency_group="offers")
-    def offer_weights(self, weights: dict[int, ShardRef]) -> None:
+    def offer_weights(self, weights: dict[int, WeightsRef]) -> None:
         """Let single groups go on with the newest of these versions."""
         self._groups.offer(weights)
 
@@ -339,8 +349,8 @@ class Worker:
             rows = read_rows(_stage_file(stage, number), digest)
             return self._buffer.put(shard_id, rows), facts_of(rows)
 
-    def publish_weights(self, version: int) -> tuple[ShardRef, str] | None:
-        """Put the trainer's weights into the buffer as one shard; return shard and digest on rank 0.
+    def publish_weights(self, version: int) -> Published | None:
+        """Put the weights that training changes into the buffer as one shard; return what is published on rank 0.
 
         Every rank must be called. Rank 0 writes the weights part by part and never holds a copy of the whole.
 
@@ -348,21 +358,52 @@ class Worker:
             WorkerLostError: A node left the model half trained.
         """
         self._require_whole_model()
-        shard_id = f"weights/{version}/{self._rank}"
+        shard_id = f"{WEIGHTS}{version}/{self._rank}"
         with span("publish weights", "weights", version=version, **({} if self._rank else {"writes": shard_id})):
             self._profiles.end(version)
             probe, weights = self._trainer.probe(), self._trainer.weights_in_parts()
             with _exhausted(weights.parts) as parts:
-                return self._publish(shard_id, weights.outlines, parts, probe) if self._rank == 0 else None
+                return self._publish(shard_id, weights, parts, probe) if self._rank == 0 else None
 
     def _publish(
-        self, shard_id: str, outlines: Mapping[str, Array], parts: Iterator[Part], probe: Mapping[str, Array]
-    ) -> tuple[ShardRef, str]:
-        digest = PartsDigest(outlines)
-        # One row: all columns of a shard have the same number of rows.
-        flat = {name: array[None] for name, array in {**outlines, **probe}.items()}
-        shard = self._buffer.put_in_parts(shard_id, flat, chain(digest.watch(parts), in_parts(probe)))
-        return shard, digest.hexdigest()
+        self, shard_id: str, weights: FullWeights, parts: Iterator[Part], probe: Mapping[str, Array]
+    ) -> Published:
+        outlines, frozen = weights.outlines, weights.frozen
+        whole, shared = PartsDigest(outlines), PartsDigest({name: outlines[name] for name in frozen})
+
+        def own() -> Iterator[Part]:
+            for part in whole.watch(parts):
+                if part.name in frozen:
+                    shared.add(part)
+                else:
+                    yield part
+
+        changing = {name: array for name, array in outlines.items() if name not in frozen}
+        shard = self._buffer.put_in_parts(shard_id, _one_row({**changing, **probe}), chain(own(), in_parts(probe)))
+        return Published(shard, whole.hexdigest(), shared.hexdigest() if frozen else None)
+
+    def share_weights(self, digest: str) -> ShardRef | None:
+        """Put the weights that training leaves alone into the buffer; return their shard on rank 0.
+
+        Every rank must be called.
+
+        Args:
+            digest: Their SHA-256, of :meth:`publish_weights`; it names the shard.
+
+        Raises:
+            RuntimeError: They have another digest by now.
+        """
+        shard_id = f"{SHARED}{digest}/{self._rank}"
+        with span("share weights", "weights", **({} if self._rank else {"writes": shard_id})):
+            weights = self._trainer.weights_in_parts(frozen_only=True)
+            with _exhausted(weights.parts) as parts:
+                if self._rank != 0:
+                    return None
+                found = PartsDigest(weights.outlines)
+                shard = self._buffer.put_in_parts(shard_id, _one_row(weights.outlines), found.watch(parts))
+                if found.hexdigest() != digest:
+                    raise RuntimeError("weights that training must leave alone changed while they were published")
+                return shard
 
     def invoke(self, method: str, *args: Any) -> Any:
         """Call a method of the engine."""
@@ -398,12 +439,17 @@ class Worker:
         """Load the weights that the call asks for, unless the engine has them."""
         if call.weights is None or call.policy_version == self._engine_version:
             return
-        with span("load weights", "weights", version=call.policy_version, reads=[call.weights.shard_id]):
+        with span("load weights", "weights", version=call.policy_version, reads=call.weights.shard_ids):
             weights = self._buffer.get_weights(call.weights)
             self._engine_version = -1  # a load that is interrupted leaves no usable version
             engine = cast("RolloutEngine", self._engine)
             engine.update_weights(weights, call.policy_version)
             self._engine_version = call.policy_version
+
+
+def _one_row(outlines: Mapping[str, Array]) -> dict[str, Array]:
+    """Return outlines of columns of one row: all columns of a shard have the same number of rows."""
+    return {name: array[None] for name, array in outlines.items()}
 
 
 def _stage_file(folder: str, rank: int) -> Path:

@@ -10,7 +10,8 @@ import ray
 
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.parts import Part, write_parts
-from embodyflow.data.plans.row_plan import Location, Piece, RankInput, ShardRef, Slice
+from embodyflow.data.plans.row_plan import Location, Piece, RankInput, ShardRef, Slice, WeightsRef
+from embodyflow.data.published_weights import PublishedWeights
 from embodyflow.data.ragged import Array
 from embodyflow.data.table_packing import Packing, unpack_rows
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
@@ -36,6 +37,7 @@ class BufferClient:
         self._segments = WritableSegments()
         self._callers = threading.local()
         self._counts: dict[str, int] = defaultdict(int)
+        self._shared: tuple[str, Mapping[str, Array]] = "", {}  # id and arrays of the weights that versions share
         self._traffic, self._lock = [0, 0], threading.Lock()  # bytes read and written since take_traffic()
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
@@ -131,14 +133,26 @@ class BufferClient:
         """Return one whole shard; see :meth:`get`."""
         return self.get(RankInput((Slice(shard, 0, shard.num_rows),), 0, shard.num_rows))
 
-    def get_weights(self, shard: ShardRef) -> Mapping[str, Array]:
-        """Return the arrays of a shard of one row; those of this node take up memory only while they are read.
+    def get_weights(self, weights: WeightsRef) -> Mapping[str, Array]:
+        """Return the weights of a version; those of this node take up memory only while they are read.
+
+        Weights that versions share are read once.
 
         Raises:
             KeyError, ShardLostError: See :meth:`get`.
         """
-        arrays = {name: cast(Array, column)[0, ...] for name, column in self.get_shard(shard).items()}
-        return MappedArrays(arrays)
+        own = MappedArrays(self._arrays_of(weights.own))
+        if weights.shared is None:
+            return own
+        known, arrays = self._shared
+        if known != weights.shared.shard_id:  # which names the content
+            arrays = self._arrays_of(weights.shared)
+            self._shared = weights.shared.shard_id, arrays
+        return PublishedWeights(own, MappedArrays(arrays), arrays)
+
+    def _arrays_of(self, shard: ShardRef) -> dict[str, Array]:
+        """Return the columns of a shard of one row, without the dimension of the rows."""
+        return {name: cast(Array, column)[0, ...] for name, column in self.get_shard(shard).items()}
 
     def metrics(self) -> dict[str, Metric]:
         """Return the number of reads since the last call: of known locations, after lookups, from other nodes."""

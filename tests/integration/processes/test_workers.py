@@ -17,11 +17,13 @@ import psutil
 import pytest
 import ray
 import torch
+from room_training import SMALL
 from support_path import SUPPORT_PATH
 from waiting import eventually
 
 from embodyflow.config import RunConfig
 from embodyflow.config.buffer import BufferConfig
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.metrics import total
 from embodyflow.data.plans.row_plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
@@ -74,6 +76,14 @@ def spin(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
 def nudge_a_weight(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
     with torch.no_grad():
         next(iter(worker.policy.model.parameters())).add_(config["by"])
+    return NodeOutput(None)
+
+
+def nudge_frozen_weights(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    frozen = [value for value in worker.policy.model.parameters() if not value.requires_grad]
+    with torch.no_grad():
+        for value in frozen:
+            value.mul_(config["by"])
     return NodeOutput(None)
 
 
@@ -450,6 +460,41 @@ def test_a_mended_session_has_its_first_weights(run: Run) -> None:
     run.wait(run.session.mend())
     assert run.wait(run.session.publish_weights(31)) == first
     assert run.node("tasks:generate", "rollout").num_rows == 8
+
+
+def test_frozen_weights_are_published_once_and_again_after_a_change_or_a_loss() -> None:
+    words = ("policy=tiny_smolvla", "policy.train_expert_only=true", "trainer.num_ranks=2", "run_id=frozen")
+    run = Run(compose_config([*SMALL, *words]))
+    [buffer] = run.session._buffers.values()
+
+    def play(version: int) -> tuple[str, str]:
+        """Publish a version and play with it; return the digests of the weights and of the rows but for the version."""
+        digest = run.wait(run.session.publish_weights(version))
+        [shard] = run.node("tasks:generate", "rollout").shards
+        rows = BufferClient(run.session._buffers).get_shard(shard)
+        return digest, digest_of({name: column for name, column in rows.items() if name != "policy_version"})
+
+    def shared() -> str:
+        shard = run.session._versions.refs[run.session.policy_version].shared
+        assert shard is not None
+        return shard.shard_id
+
+    first, base = play(0), shared()
+    assert play(1) == first and shared() == base
+    run.wait(run.session.free("1/"))
+    assert ray.get(buffer.num_shards.remote()) == 2, "the version's own weights, and the shared ones"
+
+    run.node("nudge_frozen_weights", "trainer", by=2.0)  # as a warm start may
+    changed = play(2)
+    assert changed[0] != first[0] and changed[1] != first[1] and shared() != base
+    run.node("nudge_frozen_weights", "trainer", by=0.5)
+
+    os.kill(run.wait(run.session.processes())["rollout/0"], signal.SIGKILL)
+    assert play(3) == first and shared() == base
+    os.kill(ray.get(buffer.pid.remote()), signal.SIGKILL)
+    run.wait(run.session.mend())
+    assert play(4) == first and shared() == base
+    run.close()
 
 
 def test_a_killed_rollout_worker_is_replaced_and_gives_the_same_rows(run: Run) -> None:

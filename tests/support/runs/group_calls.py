@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
 from embodyflow.workers.calls import GroupCall
@@ -19,7 +19,7 @@ class Memory:
         self._weights = weights
         self.num_loads = 0
 
-    def get_weights(self, shard: ShardRef) -> Mapping[str, np.ndarray]:
+    def get_weights(self, weights: WeightsRef) -> Mapping[str, np.ndarray]:
         self.num_loads += 1
         return self._weights
 
@@ -31,5 +31,5 @@ class Memory:
 def call(folder: Path, group: int, attempt: int = 0, version: int = 3, stream: int = 1) -> GroupCall:
     ticket = Ticket(group, attempt, version)
     place = str(folder / "stream" / "rollout" / str(group))
-    weights = {version: ShardRef("weights", "here", 1)}
+    weights = {version: WeightsRef(ShardRef("weights", "here", 1))}
     return GroupCall("rollout", ticket, 0, place, weights, num_versions=2, stream=stream, timeout=60.0)

@@ -91,11 +91,18 @@ def assert_same_in_parts(trainer: TrainerEngine) -> None:
     weights, in_parts = trainer.weights(), trainer.weights_in_parts()
     if trainer.rank != 0:
         assert weights == {} and list(in_parts.parts) == []
+        if in_parts.frozen:
+            assert list(trainer.weights_in_parts(frozen_only=True).parts) == []
         return
     assert list(in_parts.outlines) == list(weights)
     digest = PartsDigest(in_parts.outlines)
     assert sum(part.values.nbytes for part in digest.watch(in_parts.parts)) == sum(w.nbytes for w in weights.values())
     assert digest.hexdigest() == digest_of(weights)
+    if in_parts.frozen:
+        frozen = trainer.weights_in_parts(frozen_only=True)
+        digest = PartsDigest(frozen.outlines)
+        assert frozen.outlines.keys() == in_parts.frozen and len([*digest.watch(frozen.parts)]) >= len(in_parts.frozen)
+        assert digest.hexdigest() == digest_of({name: weights[name] for name in in_parts.frozen})
 
 
 def largest_gap(left: Weights, right: Weights) -> float:

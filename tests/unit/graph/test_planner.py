@@ -290,9 +290,17 @@ def test_frozen_weights_take_4_bytes_and_the_reference_copies_only_trained_ones(
     assert trainer == 4 * 350e6 + 16 * 100e6 + 3e8 + 4 * 100e6
     processes = process_memory(planned)
     assert processes.rollout == pytest.approx(0.4 * 2**30 + rollout)
-    export, aside = 4 * 450e6 - 3e8, 4 * 100e6
-    assert processes.trainer == pytest.approx(0.4 * 2**30 + trainer + aside + export)
-    assert processes.shared == 2 * 4 * 450e6
+    assert processes.trainer == pytest.approx(0.4 * 2**30 + trainer + 4 * 100e6)
+    assert processes.shared == 4 * 350e6 + 2 * 4 * 100e6, "frozen weights are published once"
+    assert process_memory(replace(planned, settings=replace(settings, has_adapters=True))).shared == 2 * 4 * 450e6
+
+
+def test_one_of_several_ranks_gathers_all_weights_for_the_export():
+    size = ModelSize(450e6, num_trained=100e6, training_activations=3e8)
+    planned = plan(load_pipeline("grpo"), Cluster(1, 4), PlanSettings(placement="disaggregated", model=size))
+    trainer = planned.memory[-1]
+    aside, gathered = 4 * 100e6 / 2, 4 * 450e6 - 3e8
+    assert process_memory(planned).trainer == pytest.approx(0.4 * 2**30 + trainer + aside + gathered)
 
 
 def test_a_critic_has_a_size_of_its_own():

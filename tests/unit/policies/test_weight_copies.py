@@ -68,3 +68,29 @@ def test_other_weights_than_the_models_change_nothing(
     with pytest.raises(ValueError, match=f"^{message}$"):
         copy_weights(model, given)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_that_versions_share_are_views_of_them(model: Tied, weights: Weights) -> None:
+    shared = {"frozen": weights.pop("frozen")}
+    for count in (1, 2):
+        weights["count"] = np.array(count)
+        copy_weights(model, weights | shared, shared)
+        assert model.frozen.data_ptr() == shared["frozen"].ctypes.data and not model.frozen.requires_grad
+        assert model.count == count and model.first.weight.data_ptr() != weights["first.weight"].ctypes.data
+
+
+def test_weights_that_were_shared_are_not_written_to(model: Tied, weights: Weights) -> None:
+    """A warm start may train what is frozen later, and a run may go back to the version before."""
+    shared, before = {"frozen": weights["frozen"]}, weights["frozen"].copy()
+    own = {name: array for name, array in weights.items() if name != "frozen"}
+    copy_weights(model, own | shared, shared)
+    copy_weights(model, weights | {"frozen": before + 1})
+    assert np.array_equal(shared["frozen"], before) and np.array_equal(model.frozen.numpy(), before + 1)
+    copy_weights(model, own | shared, shared)
+    assert np.array_equal(model.frozen.numpy(), before)
+
+
+def test_a_model_of_another_dtype_gets_copies_of_shared_weights(model: Tied, weights: Weights) -> None:
+    shared = {"frozen": weights.pop("frozen")}
+    copy_weights(model.bfloat16(), weights | shared, shared)
+    assert torch.equal(model.frozen, torch.from_numpy(shared["frozen"]).bfloat16())

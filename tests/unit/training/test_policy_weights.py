@@ -54,6 +54,16 @@ def outputs(model: Model, weights: AllWeights) -> tuple[torch.Tensor, torch.Tens
             return mine, policy.model(torch.ones(3))
 
 
+def test_frozen_weights_are_told_apart_and_a_tied_weight_is_trained_under_both_names(model: Model) -> None:
+    weights = weights_of(model).in_parts()
+    assert weights.frozen == {"frozen.weight"} and {*weights.outlines} - weights.frozen == {
+        *("first.weight", "second.weight", "mean")
+    }
+    frozen = weights_of(model).in_parts(frozen_only=True)
+    [part] = frozen.parts
+    assert [*frozen.outlines] == ["frozen.weight"] and part.values.tolist() == model.frozen.weight.flatten().tolist()
+
+
 def test_the_reference_stays_while_the_policy_changes_and_has_no_copy_of_frozen_weights(model: Model) -> None:
     weights = weights_of(model)
     assert weights.reference_state().keys() == {"first.weight", "mean"}

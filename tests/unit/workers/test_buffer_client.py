@@ -17,7 +17,8 @@ from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.parts import Part, in_parts, outline
-from embodyflow.data.plans.row_plan import Location
+from embodyflow.data.plans.row_plan import Location, WeightsRef
+from embodyflow.data.published_weights import PublishedWeights
 from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.rows.buffer_client import BufferClient
 from embodyflow.workers.rows.segments import map_content
@@ -34,8 +35,11 @@ def answer(connection: Any) -> None:
     async def commit(*arguments: Any) -> None:
         store.commit(*arguments)
 
+    async def free(*prefixes: str) -> None:
+        store.free(*prefixes)
+
     async def main() -> None:
-        connection.send(await serve({"allocate": allocate, "commit": commit}))
+        connection.send(await serve({"allocate": allocate, "commit": commit, "free": free}))
         await asyncio.sleep(600)
 
     asyncio.run(main())
@@ -47,9 +51,11 @@ def buffer() -> Iterator[bytes]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=answer, args=(theirs,))
     process.start()
-    yield ours.recv()
-    process.kill()
-    process.join()
+    try:
+        yield ours.recv()
+    finally:
+        process.kill()
+        process.join()
 
 
 def is_mapped(inode: int) -> bool:
@@ -197,11 +203,33 @@ def test_weights_take_up_memory_only_while_they_are_read(addresses: list[bytes])
     with buffer() as address:
         addresses.append(address)
         shard = client.put_in_parts("weights/1/0", weights, in_parts(weights))
-        read = client.get_weights(shard)
+        read = client.get_weights(WeightsRef(shard))
         for name, array in read.items():
             assert array.shape == weights[name].shape[1:] and np.array_equal(array, weights[name][0])
             assert resident_bytes(inode_of(shard.location)) < 3_000_000, "of eight million"
         assert (read["weight1"] == 1).all(), "it can be read again"
+
+
+def test_weights_that_versions_share_are_read_once_and_outlive_their_shard(addresses: list[bytes]) -> None:
+    client = client_of(addresses)
+    shared, own = {"frozen": np.arange(6.0).reshape(1, 2, 3)}, {"trained": np.zeros((1, 2))}
+    with buffer() as address:
+        addresses.append(address)
+        base = client.put("weights/shared/abc/0", shared)
+        first, second = (
+            client.get_weights(WeightsRef(client.put(f"weights/{version}/0", own), base)) for version in (1, 2)
+        )
+        assert isinstance(first, PublishedWeights) and isinstance(second, PublishedWeights)
+        assert dict(second).keys() == {"trained", "frozen"} and len(second) == 2
+        assert np.array_equal(second["frozen"], shared["frozen"][0]) and np.array_equal(second["trained"], [0, 0])
+        assert second.views["frozen"] is first.views["frozen"]
+        caller = LocalCaller(address)
+        caller.call("free", "weights/")
+        client.put("weights/3/0", {"trained": np.ones((1, 2, 3))})
+        assert np.array_equal(first.views["frozen"], shared["frozen"][0]), "nothing is written over it"
+        other = client.put("weights/shared/def/0", {"frozen": 1 + shared["frozen"]})
+        third = client.get_weights(WeightsRef(client.put("weights/4/0", own), other))
+        assert third["frozen"][0, 0] == 1
 
 
 def resident_bytes(inode: int) -> int:

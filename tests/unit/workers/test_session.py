@@ -12,17 +12,17 @@ from language_jobs import language_config
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.errors import WorkerLostError
 from embodyflow.process.core_time import CoreTime
 from embodyflow.workers import session as session_module
-from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork
+from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeReport, NodeResult, NodeWork, Published
 from embodyflow.workers.membership import Membership
 from embodyflow.workers.rows.layout import Layout
 from embodyflow.workers.session import Session
 
-WEIGHTS = ShardRef("weights/7/0", "host", 1)
+WEIGHTS = WeightsRef(ShardRef("weights/7/0", "host", 1))
 
 
 class Ranks:
@@ -43,7 +43,7 @@ class Ranks:
 
     async def call(self, method: str, version: int) -> list[Any]:
         assert method == "publish_weights"
-        return [(WEIGHTS if version == 7 else ShardRef(f"weights/{version}/0", "host", 1), "digest")] + [None] * 3
+        return [Published(ShardRef(f"weights/{version}/0", "host", 1), "digest"), None, None, None]
 
     def _answer(self, rank: int, call: NodeCall) -> NodeResult:
         num_rows = len(call.positions)
@@ -114,7 +114,7 @@ def test_weights_are_kept_as_long_as_a_rollout_may_act_with_them(
         weights = [call.weights for call in rollout.calls]
         assert None not in weights
         return {
-            (shard.shard_id, call.policy_version) for shard, call in zip(weights, rollout.calls, strict=True) if shard
+            (each.own.shard_id, call.policy_version) for each, call in zip(weights, rollout.calls, strict=True) if each
         }
 
     for version in (9, 10, 11):

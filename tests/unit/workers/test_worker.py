@@ -11,7 +11,7 @@ import pytest
 from node_calls import call_of
 
 from embodyflow.data.batches import to_batch
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.data.segment import Segment
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.types import NodeOutput
@@ -39,12 +39,12 @@ def test_half_loaded_weights_are_not_taken_for_the_version_before() -> None:
     worker = object.__new__(plain.__ray_metadata__.modified_class)
     worker._engine, worker._engine_version = Engine(), -1
     worker._buffer = SimpleNamespace(
-        get_weights=lambda shard: dict.fromkeys(("first", "last"), np.float64(shard.shard_id.split("/")[1]))
+        get_weights=lambda weights: dict.fromkeys(("first", "last"), np.float64(weights.own.shard_id.split("/")[1]))
     )
 
     def load(version: int) -> None:
-        shard = ShardRef(f"weights/{version}/0", "here", 1)
-        worker._load_weights(replace(call_of("rollout", policy_version=version), weights=shard))
+        weights = WeightsRef(ShardRef(f"weights/{version}/0", "here", 1))
+        worker._load_weights(replace(call_of("rollout", policy_version=version), weights=weights))
 
     load(5)
     with pytest.raises(NodeTimeoutError):

@@ -115,7 +115,7 @@ class PaliGemmaLayout(Layout):
         vision = {**VISION, "image_size": described["image_resolution"][0]}
         # The tokenizer's repository is gated, so it is not fetched if another tokenizer is configured.
         tokenizer_folder = None if config.tokenizer else vlm_folder(key, folder, name)
-        return _vlm({**text, "vocab_size": NUM_WORDS}, vision, expert), tokenizer_folder
+        return sizes_of({**text, "vocab_size": NUM_WORDS}, vision, expert), tokenizer_folder
 
     def scratch(self, scratch: PaliGemmaScratchConfig, num_words: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Describe a model of random weights; see :class:`Layout`."""
@@ -126,7 +126,7 @@ class PaliGemmaLayout(Layout):
         }
         text = {**text_sizes(scratch, num_words), "head_dim": scratch.head_dim}
         narrow = {"hidden_size": scratch.expert_hidden_size, "intermediate_size": scratch.expert_intermediate_size}
-        return own, _vlm(text, vision_sizes(scratch), {**text, **narrow})
+        return own, sizes_of(text, vision_sizes(scratch), {**text, **narrow})
 
     def export_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the weights with two more heads, which LeRobot expects but never uses."""
@@ -147,7 +147,7 @@ def translate_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named
 
 
-def _vlm(text: Mapping[str, Any], vision: Mapping[str, Any], expert: Mapping[str, Any]) -> dict[str, Any]:
+def sizes_of(text: Mapping[str, Any], vision: Mapping[str, Any], expert: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes in the form of a PaliGemma's ``config.json``, with those of the expert."""
     return {
         "model_type": "paligemma",

@@ -10,12 +10,12 @@ import pytest
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import mean, total
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.orchestration.evaluation import lanes
 from embodyflow.orchestration.evaluation.lanes import BetweenRollouts, InTurn, Lane, OwnWorker
 from embodyflow.orchestration.run.iterations.parts import run_in_parts
 from embodyflow.record.episodes.stage_rows import StageRows
-from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork, Published
 from embodyflow.workers.session import Session
 
 WORK = NodeWork("evaluate_greedy", "tasks:evaluate_policy", "rollout", 3, {"mode": "greedy"})
@@ -81,7 +81,7 @@ class Trainer:
     """A group that publishes weights."""
 
     async def call(self, method: str, version: int) -> list[Any]:
-        return [(ShardRef(f"weights/{version}/0", "here", 1), f"digest {version}")]
+        return [Published(ShardRef(f"weights/{version}/0", "here", 1), f"digest {version}")]
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -101,7 +101,7 @@ def test_held_weights_stay_until_they_are_released(
                 session.hold(1)
         assert session.held_digest(1) == "digest 1" and session.held_digest(2) is None
         work = replace(WORK, policy_version=1)
-        assert session._weights_for(work) == (1, ShardRef("weights/1/0", "here", 1))
+        assert session._weights_for(work) == (1, WeightsRef(ShardRef("weights/1/0", "here", 1)))
         assert "weights/1/" not in freed
         await session.release(1)
 

@@ -14,7 +14,7 @@ import torch
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
@@ -61,8 +61,8 @@ class Worker:
         self._weights = weights
         self.player = GroupPlayer(config, self)  # type: ignore[arg-type]
 
-    def get_weights(self, shard: ShardRef) -> dict[str, np.ndarray]:
-        return self._weights[int(shard.shard_id)]
+    def get_weights(self, weights: WeightsRef) -> dict[str, np.ndarray]:
+        return self._weights[int(weights.own.shard_id)]
 
     def put(self, shard_id: str, rows: Table) -> ShardRef:
         self.rows[int(shard_id.split("/")[-1].split(".")[0])] = rows
@@ -88,8 +88,8 @@ class Worker:
         self.player._lanes._lane.engine.close()  # type: ignore[attr-defined]
 
 
-def shards(*versions: int) -> dict[int, ShardRef]:
-    return {version: ShardRef(str(version), "here", 1) for version in versions}
+def shards(*versions: int) -> dict[int, WeightsRef]:
+    return {version: WeightsRef(ShardRef(str(version), "here", 1)) for version in versions}
 
 
 def call(folder: Path, group: int, offered: Sequence[int], swaps: tuple[Swap, ...] | None) -> GroupCall:

@@ -19,7 +19,7 @@ from language_jobs import checkpoints_of, connected_trainer, language_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.padding import to_padded
-from embodyflow.data.plans.row_plan import ShardRef
+from embodyflow.data.plans.row_plan import ShardRef, WeightsRef
 from embodyflow.data.streaming.swaps import Swap
 from embodyflow.data.streaming.tickets import Ticket
 from embodyflow.data.tables import Table
@@ -85,19 +85,19 @@ class Memory:
         self.rows: dict[str, Table] = {}
         self._weights = weights
 
-    def get_weights(self, shard: ShardRef) -> dict[str, Any]:
-        return {name: column[0] for name, column in self._weights[int(shard.shard_id)].items()}
+    def get_weights(self, weights: WeightsRef) -> dict[str, Any]:
+        return {name: column[0] for name, column in self._weights[int(weights.own.shard_id)].items()}
 
     def put(self, shard_id: str, rows: Table) -> ShardRef:
         self.rows[shard_id] = rows
         return ShardRef(shard_id, "here", len(rows["uid"]))
 
 
-def shards(*versions: int) -> dict[int, ShardRef]:
-    return {version: ShardRef(str(version), "here", 1) for version in versions}
+def shards(*versions: int) -> dict[int, WeightsRef]:
+    return {version: WeightsRef(ShardRef(str(version), "here", 1)) for version in versions}
 
 
-def call(folder: Path, group: int, offered: dict[int, ShardRef], swaps: tuple[Swap, ...] | None = None) -> GroupCall:
+def call(folder: Path, group: int, offered: dict[int, WeightsRef], swaps: tuple[Swap, ...] | None = None) -> GroupCall:
     folder.mkdir(exist_ok=True)
     place = str(folder / "stream" / "rollout" / str(group))
     return GroupCall("rollout", Ticket(group, 0, 0), 0, place, offered, len(VERSIONS), 1, 60.0, swaps)
