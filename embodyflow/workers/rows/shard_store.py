@@ -11,6 +11,7 @@ from embodyflow.errors import BufferFullError
 from embodyflow.workers.rows.segments import Segment, free_bytes
 
 _SMALLEST = 1 << 16  # bytes of the smallest segment
+_LARGEST_UNIT = 1 << 26  # bytes that rounding adds at most
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,6 @@ class ShardStore:
 
 
 def _round_up(num_bytes: int) -> int:
-    """Round up to three significant bits, so that shards of similar size can reuse segments."""
-    unit = max(1 << max(num_bytes.bit_length() - 3, 0), _SMALLEST)
+    """Round up to three significant bits, or by 64 MiB at most, so that shards of similar size can reuse segments."""
+    unit = min(max(1 << max(num_bytes.bit_length() - 3, 0), _SMALLEST), _LARGEST_UNIT)
     return -(-num_bytes // unit) * unit

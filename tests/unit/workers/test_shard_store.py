@@ -232,3 +232,13 @@ def test_memory_of_an_interrupted_writer_is_taken_back(store: ShardStore) -> Non
         assert store.allocate(f"{iteration}/a/0", ROWS - 1024, CONNECTION) is not None
     assert value_of(put(store, "9/a/0", 9)) == 9
     assert numbers(store)["memory_bytes"] == ROWS
+
+
+@pytest.mark.parametrize("num_bytes", [1, ROWS - 1024, 5_500_000_000])
+def test_a_segment_wastes_a_quarter_at_most_and_never_much(num_bytes: int, tmp_path: Path) -> None:
+    """The space of a segment is reserved once it is opened for writing."""
+    store = ShardStore(BufferConfig(memory_gb=10, spill_folder=str(tmp_path)))
+    location = store.allocate("1/node/0", num_bytes, CONNECTION)
+    assert location is not None
+    size = os.stat(f"/proc/{location.pid}/fd/{location.descriptor}").st_size
+    assert num_bytes <= size <= num_bytes + min(max(num_bytes / 4, 1 << 16), 1 << 26)
