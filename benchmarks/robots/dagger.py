@@ -1,14 +1,12 @@
 """DAgger beside cloning with equal optimizer steps: success on unseen goals by the number of demonstrations.
 
     python -m benchmarks.robots.dagger --seeds 11511 11512 11513
-    python -m benchmarks.robots.dagger --experiment aloha --seeds 0 1
 
 Each run is one process without Ray and Prefect (:mod:`benchmarks.control.in_process`). Cloning fits the policy to 4, 8,
 16 or 40 demonstrations. DAgger begins with 4 and plays ``ITERATIONS`` iterations. All take the same number of optimizer
 steps at the same learning rate. The greedy policy plays the goals of the evaluation split.
 
-Each seed is added to ``benchmarks/results/dagger.json``, or for an experiment other than the default to
-``dagger_<experiment>.json``, where it replaces figures of the same seed.
+Each seed is added to ``benchmarks/results/dagger.json``, where it replaces figures of the same seed.
 """
 
 import argparse
@@ -22,18 +20,14 @@ from benchmarks.commands import ROOT
 from benchmarks.control.in_process import InProcessRun
 from benchmarks.report import write_report
 
-RESULTS = ROOT / "benchmarks/results"
-DEMONSTRATIONS, ITERATIONS = (4, 8, 16, 40), 10
-PACKAGES = {"pick_place": ("torch", "metaworld", "mujoco"), "aloha": ("torch", "gym-aloha", "mujoco")}
-"""Packages whose versions are written, by experiment."""
+RESULTS = ROOT / "benchmarks/results/dagger.json"
+EXPERIMENT, DEMONSTRATIONS, ITERATIONS = "pick_place", (4, 8, 16, 40), 10
 
 
-def imitate(
-    experiment: str, seed: int, num_demos: int, iterations: int, *words: str
-) -> tuple[InProcessRun, dict[str, Any]]:
+def imitate(seed: int, num_demos: int, iterations: int, *words: str) -> tuple[InProcessRun, dict[str, Any]]:
     """Clone demonstrations, then train by DAgger; return the run and the success with the labels that it took."""
     numbers = (f"seed={seed}", f"warm_start.num_demos={num_demos}", f"iterations={max(iterations, 1)}")
-    run = InProcessRun([f"experiment={experiment}", "algorithm=dagger", *numbers, *words])
+    run = InProcessRun([f"experiment={EXPERIMENT}", "algorithm=dagger", *numbers, *words])
     started, labels = time.process_time(), 0
     run.warm_start()
     for iteration in range(1, iterations + 1):
@@ -43,32 +37,28 @@ def imitate(
     return run, facts | {"success": statistics.mean(run.success())}
 
 
-def compare(experiment: str, seed: int) -> dict[str, Any]:
+def compare(seed: int) -> dict[str, Any]:
     """Return the success of all contenders with a seed."""
-    run, dagger = imitate(experiment, seed, DEMONSTRATIONS[0], ITERATIONS)
+    run, dagger = imitate(seed, DEMONSTRATIONS[0], ITERATIONS)
     num_steps = run.config.warm_start.steps + ITERATIONS * run.config.dagger.steps
     equal = (f"warm_start.steps={num_steps}", f"warm_start.learning_rate={run.config.trainer.learning_rate}")
     row: dict[str, Any] = {"seed": seed, "optimizer_steps": num_steps, "dagger": dagger}
-    row["cloning"] = [imitate(experiment, seed, number, 0, *equal)[1] for number in DEMONSTRATIONS]
+    row["cloning"] = [imitate(seed, number, 0, *equal)[1] for number in DEMONSTRATIONS]
     return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[11511, 11512, 11513])
-    parser.add_argument("--experiment", choices=list(PACKAGES), default="pick_place")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    experiment = arguments.experiment
-    name = "dagger" if experiment == "pick_place" else f"dagger_{experiment}"
-    output = arguments.output or RESULTS / f"{name}.json"
-    rows = json.loads(output.read_text())["comparisons"] if output.exists() else []
+    rows = json.loads(arguments.output.read_text())["comparisons"] if arguments.output.exists() else []
     for seed in arguments.seeds:
-        row = compare(experiment, seed)
+        row = compare(seed)
         print(row, flush=True)
         rows = sorted([*(each for each in rows if each["seed"] != seed), row], key=lambda each: each["seed"])
-        settings = {"experiment": experiment, "iterations": ITERATIONS}
-        write_report(output, PACKAGES[experiment], rows, **settings)
+        settings = {"experiment": EXPERIMENT, "iterations": ITERATIONS}
+        write_report(arguments.output, ("torch", "metaworld", "mujoco"), rows, **settings)
 
 
 if __name__ == "__main__":

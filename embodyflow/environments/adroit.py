@@ -15,6 +15,9 @@ FALLEN = 0.075
 HEIGHT = 26
 """Place of the pen's height in the observation."""
 SCALE = 0.1
+"""Factor of the rewards."""
+SHARE = 0.35
+"""Part of the joints' ranges, about their middles, that actions reach; with all of them random actions drop the pen."""
 
 
 class Pen(gym.Wrapper[NDArray[np.float64], NDArray[np.float32], NDArray[np.float64], NDArray[np.float32]]):
@@ -42,7 +45,7 @@ class Pen(gym.Wrapper[NDArray[np.float64], NDArray[np.float32], NDArray[np.float
         self, action: NDArray[np.float32]
     ) -> tuple[NDArray[np.float64], SupportsFloat, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [24] in [-1, 1]: angles of the joints, scaled to their ranges."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(SHARE * action)
         fallen = bool(observation[HEIGHT] < FALLEN)
         told = {**info, "is_success": bool(info["success"])}
         return observation, SCALE * float(reward), terminated or fallen, truncated, told

@@ -1,5 +1,7 @@
 """ALOHA's transfer of a cube behind the interface of embodied environments."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,22 +12,70 @@ from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
 from embodyflow.environments.aloha.arm import Floats, joints
-from embodyflow.environments.aloha.expert import STEP, WAIT, Giver
+from embodyflow.environments.aloha.expert import STEP, WAIT, Hand, hand_over
 from embodyflow.environments.goal_env import GoalEnv, Observation
 
 STATE_DIM = 24
-SIDES = ("left", "right")
-BASES = {"left": np.array([-0.469, 0.5, 0.0]), "right": np.array([0.469, 0.5, 0.0])}
-"""Bases of the arms in metres. The left one faces forwards along x, the right one backwards."""
-FORWARDS = {"left": np.array([1.0, 1.0, 1.0]), "right": np.array([-1.0, -1.0, 1.0])}
-PITCH = {"left": 0.0, "right": np.pi / 3}
-"""Angle of each hand below the horizontal."""
-ROLL = {"left": np.pi / 2, "right": 0.0}
-"""Turn of each hand about its own axis: the fingers of the left one are above each other."""
-STARTS = {"left": WAIT - np.array([0.1, 0.0, -0.05]), "right": np.array([0.2, 0.5, 0.2])}
-"""First places of the points between the fingers, in metres."""
 TIP = np.array([0.135, 0.0, 0.0])
 """Point between the fingers in the frame of a hand, in metres."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of the scene.
+
+    Attributes:
+        name: Its name in the scene.
+        base: Its base, in metres.
+        forwards: 1 if it faces forwards along x, -1 if backwards.
+        pitch: Angle of the hand below the horizontal, in radians.
+        roll: Turn of the hand about its own axis, in radians.
+        undoes_waist: Whether the hand turns about its own axis against the waist, so that its fingers close along y, as
+            the cube lies.
+        start: First place of the point between the fingers, in metres.
+        finger: Place of the first finger among the positions of the joints; the second one's follows.
+    """
+
+    name: str
+    base: Floats
+    forwards: float
+    pitch: float
+    roll: float
+    undoes_waist: bool
+    start: Floats
+    finger: int
+
+    def positions(self, goal: Floats, finger: float) -> list[float]:
+        """Return the positions of the arm's eight actuators, given a place of the point between the fingers."""
+        way = (goal - self.base) * np.array([self.forwards, self.forwards, 1.0])
+        waist, shoulder, elbow, wrist = joints(way, self.pitch)
+        turn = np.arctan(np.tan(waist) / np.sin(self.pitch)) if self.undoes_waist else 0.0
+        return [waist, shoulder, elbow, 0.0, wrist, self.roll + turn, finger, -finger]
+
+
+ARMS = (
+    Arm(
+        name="vx300s_left",
+        base=np.array([-0.469, 0.5, 0.0]),
+        forwards=1.0,
+        pitch=0.0,
+        roll=np.pi / 2,  # the fingers are above each other
+        undoes_waist=False,
+        start=WAIT + np.array([-0.1, 0.0, 0.05]),
+        finger=6,
+    ),
+    Arm(
+        name="vx300s_right",
+        base=np.array([0.469, 0.5, 0.0]),
+        forwards=-1.0,
+        pitch=np.pi / 3,
+        roll=0.0,
+        undoes_waist=True,
+        start=np.array([0.2, 0.5, 0.2]),
+        finger=14,
+    ),
+)
+"""The left and the right arm."""
 CLOSED, OPEN = 0.021, 0.057
 """Positions of a finger, in metres."""
 LEASH = 0.06
@@ -49,10 +99,10 @@ class AlohaEnv(GoalEnv):
 
         0:3    left hand
         3:6    goal of the left hand - left hand
-        6      position of a finger of the left hand
+        6      distance between the joints of the left hand's fingers
         7:10   right hand
         10:13  goal of the right hand - right hand
-        13     position of a finger of the right hand
+        13     distance between the joints of the right hand's fingers
         14:17  cube
         17:20  cube - left hand
         20:23  cube - right hand
@@ -98,8 +148,8 @@ class AlohaEnv(GoalEnv):
         self._spread = spread
         self._model = mujoco.MjModel.from_xml_path(str(_assets() / "bimanual_viperx_transfer_cube.xml"))
         self._data = mujoco.MjData(self._model)
-        self._hands = {side: self._model.body(f"vx300s_{side}/gripper_link").id for side in SIDES}
-        self._expert, self._goals = Giver(), dict(STARTS)
+        self._bodies = [self._model.body(f"{arm.name}/gripper_link").id for arm in ARMS]
+        self._goals = [arm.start for arm in ARMS]
         self._viewer: OffScreenViewer | None = None
         self.action_space = Box(-1.0, 1.0, (8,), np.float32)
         self.observation_space: Space[Any] = Dict({"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)})
@@ -113,9 +163,9 @@ class AlohaEnv(GoalEnv):
             ValueError: The split has no such goal.
         """
         self._begin(seed, options)
-        self._expert, self._goals = Giver(), dict(STARTS)
+        self._goals = [arm.start for arm in ARMS]
         mujoco.mj_resetData(self._model, self._data)
-        self._data.ctrl[:] = self._targets(dict.fromkeys(SIDES, OPEN))
+        self._data.ctrl[:] = self._targets([OPEN, OPEN])
         self._data.qpos[:16] = self._data.ctrl
         place = np.array([0.1, 0.5]) + self._draws_of(self._goal).uniform(-self._spread, self._spread, 2)
         self._data.qpos[16:] = [*place, HEIGHT, 1.0, 0.0, 0.0, 0.0]
@@ -125,13 +175,10 @@ class AlohaEnv(GoalEnv):
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Execute one action, float32 [8] in [-1, 1]."""
         moves = np.clip(np.asarray(action, np.float64), -1.0, 1.0).reshape(2, 4)
-        fingers = {}
-        for side, move in zip(SIDES, moves, strict=True):
-            hand = self._hand(side)
-            goal = np.clip(self._goals[side] + STEP * move[:3], hand - LEASH, hand + LEASH)
-            self._goals[side] = np.clip(goal, *REACH)
-            fingers[side] = CLOSED + (OPEN - CLOSED) * (1 - move[3]) / 2
-        begun, targets = self._data.ctrl.copy(), self._targets(fingers)
+        for index, (hand, move) in enumerate(zip(self._hands(), moves, strict=True)):
+            goal = np.clip(hand.goal + STEP * move[:3], hand.place - LEASH, hand.place + LEASH)
+            self._goals[index] = np.clip(goal, *REACH)
+        begun, targets = self._data.ctrl.copy(), self._targets(CLOSED + (OPEN - CLOSED) * (1 - moves[:, 3]) / 2)
         for part in range(1, PARTS + 1):
             self._data.ctrl[:] = begun + (targets - begun) * part / PARTS
             mujoco.mj_step(self._model, self._data, SUBSTEPS)
@@ -141,8 +188,7 @@ class AlohaEnv(GoalEnv):
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action, float32 [8] in [-1, 1]."""
-        hands = (self._hand(side) for side in SIDES)
-        return self._expert.act(*hands, self._cube()).astype(np.float32)
+        return hand_over(*self._hands(), self._cube()).astype(np.float32)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the current frame, uint8 [256, 256, 3]."""
@@ -158,19 +204,19 @@ class AlohaEnv(GoalEnv):
         if self._viewer is not None:
             self._viewer.close()
 
-    def _targets(self, fingers: dict[str, float]) -> Floats:
+    def _targets(self, fingers: Sequence[float] | Floats) -> Floats:
         """Return the positions of all actuators for the hands' goals, float64 [16]."""
-        found: list[float] = []
-        for side in SIDES:
-            waist, shoulder, elbow, wrist = joints((self._goals[side] - BASES[side]) * FORWARDS[side], PITCH[side])
-            found += [waist, shoulder, elbow, 0.0, wrist, ROLL[side], fingers[side], -fingers[side]]
-        return np.array(found)
+        each = zip(ARMS, self._goals, fingers, strict=True)
+        return np.concatenate([arm.positions(goal, finger) for arm, goal, finger in each])
 
-    def _hand(self, side: str) -> Floats:
-        """Return the point between the fingers, float64 [3]."""
-        body = self._hands[side]
-        place: Floats = self._data.xpos[body] + self._data.xmat[body].reshape(3, 3) @ TIP
-        return place
+    def _hands(self) -> list[Hand]:
+        """Return the left and the right hand."""
+        found = []
+        for arm, goal, body in zip(ARMS, self._goals, self._bodies, strict=True):
+            place = self._data.xpos[body] + self._data.xmat[body].reshape(3, 3) @ TIP
+            width = float(self._data.qpos[arm.finger] - self._data.qpos[arm.finger + 1])
+            found.append(Hand(place, goal, width))
+        return found
 
     def _cube(self) -> Floats:
         place: Floats = self._data.qpos[16:19].copy()
@@ -191,12 +237,9 @@ class AlohaEnv(GoalEnv):
         return 0
 
     def _observation(self) -> Observation:
-        cube = self._cube()
-        parts: list[Floats] = []
-        for place, side in zip((6, 14), SIDES, strict=True):
-            hand = self._hand(side)
-            parts += [hand, self._goals[side] - hand, self._data.qpos[place : place + 1]]
-        parts += [cube, *(cube - self._hand(side) for side in SIDES), cube[2:] - HEIGHT]
+        cube, hands = self._cube(), self._hands()
+        parts = [part for hand in hands for part in (hand.place, hand.goal - hand.place, [hand.width])]
+        parts += [cube, *(cube - hand.place for hand in hands), cube[2:] - HEIGHT]
         return {"state": np.concatenate(parts, dtype=np.float32)}
 
 

@@ -1,4 +1,10 @@
-"""A scripted expert that hands the cube from the right arm to the left one."""
+"""A scripted expert that hands the cube from the right arm to the left one.
+
+It remembers nothing: what it does depends on the positions alone, so it goes on in every state that another policy
+reaches, and a policy that sees the positions can imitate it.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,54 +16,56 @@ MEETING = np.array([0.0, 0.5, 0.2])
 """Place of the cube where the left hand takes it, in metres."""
 WAIT = MEETING - np.array([0.12, 0.0, 0.0])
 """Place of the left hand until the cube is there."""
-HOVER, GRIP = np.array([0.0, 0.0, 0.08]), np.array([0.0, 0.0, 0.015])
-"""Right hand - cube before it descends and when it grasps: deeper, the fingers would stand on the table, in metres."""
-NEAR, ARRIVED = 0.01, 0.03
-"""Distances that count as there, in metres."""
-CLOSING_STEPS, CAREFUL = 5, 0.5
-"""Actions until the fingers are closed, and the largest part of an action while they hold the cube."""
+GRIP = np.array([0.0, 0.0, 0.013])
+"""Right hand - cube when it grasps, in metres: deeper, the fingers would stand on the table."""
+HOVER, FUNNEL = 0.06, 0.03
+"""Height of the right hand above that place while it is this far or farther from it sideways, in metres."""
+BESIDE, NEAR, TAKEN, ARRIVED = 0.008, 0.014, 0.03, 0.04
+"""Distances that count as there, in metres: of the right hand sideways when it closes, and in each direction while it
+holds the cube; of the left hand from the cube when it closes; and of the cube from the meeting place."""
+GRASPED, EMPTY = 0.09, 0.074
+"""Distances between the fingers' joints between which a hand holds the cube, in metres."""
+CAREFUL = 0.5
+"""Largest part of an action while the right hand holds the cube."""
+LAG = 0.7
+"""Part of a hand's way to its goal that the expert counts as done, since the hand is late."""
 
 
-class Giver:
-    """An expert whose right hand grasps the cube, lifts it and holds it out to the left one; one per episode."""
+@dataclass(frozen=True)
+class Hand:
+    """A hand.
 
-    def __init__(self) -> None:
-        self._phase, self._waited = "hover", 0
+    Attributes:
+        place: Point between the fingers, float64 ``[3]``, in metres.
+        goal: Where this point moves to, float64 ``[3]``, in metres.
+        width: Distance between the fingers' joints, in metres.
+    """
 
-    def act(self, left: Floats, right: Floats, cube: Floats) -> Floats:
-        """Return the next action, float64 ``[8]`` in [-1, 1], given positions, float64 ``[3]`` each, in metres."""
-        there = bool(np.abs(self._right_target(right, cube) - right).max() < NEAR)
-        following = self._phase
-        match self._phase:
-            case "hover" if there:
-                following = "descend"
-            case "descend" if there:
-                following = "grasp"
-            case "grasp" if self._waited >= CLOSING_STEPS:
-                following = "give"
-        self._waited = self._waited + 1 if following == self._phase else 0
-        self._phase = following
-        takes = self._phase == "give" and bool(np.abs(cube - MEETING).max() < ARRIVED)
-        left_move = (cube if takes else WAIT) - left
-        closes = takes and bool(np.abs(left_move).max() < NEAR)
-        right_move = self._right_target(right, cube) - right
-        if self._phase == "give":
-            right_move = np.clip(right_move, -CAREFUL * STEP, CAREFUL * STEP)
-        hands = [*_hand(left_move, closes), *_hand(right_move, self._phase in ("grasp", "give"))]
-        return np.array(hands)
+    place: Floats
+    goal: Floats
+    width: float
 
-    def _right_target(self, right: Floats, cube: Floats) -> Floats:
-        match self._phase:
-            case "hover":
-                return cube + HOVER
-            case "descend":
-                return cube + GRIP
-            case "give":
-                return right + MEETING - cube
-            case _:  # grasp does not move
-                return right
+    def towards(self, target: Floats, closes: bool, most: float = 1.0) -> Floats:
+        """Return the four numbers of the hand's action that bring it to a place."""
+        expected = self.place + LAG * (self.goal - self.place)
+        return np.append(np.clip((target - expected) / STEP, -most, most), 1.0 if closes else -1.0)
 
 
-def _hand(move: Floats, closes: bool) -> list[float]:
-    """Return the four numbers of a hand's action."""
-    return [*np.clip(move / STEP, -1.0, 1.0).tolist(), 1.0 if closes else -1.0]
+def hand_over(left: Hand, right: Hand, cube: Floats) -> Floats:
+    """Return the next action, float64 ``[8]`` in [-1, 1], given the hands and the cube's position, float64 ``[3]``."""
+    takes = bool(np.abs(cube - MEETING).max() < ARRIVED)
+    closes = takes and bool(np.abs(cube - left.place).max() < TAKEN)
+    return np.concatenate([left.towards(cube if takes else WAIT, closes), _give(right, cube)])
+
+
+def _give(hand: Hand, cube: Floats) -> Floats:
+    """Return the four numbers of the right hand's action: it hovers, descends, grasps and brings."""
+    away = hand.place - cube - GRIP
+    sideways = float(np.abs(away[:2]).max())
+    at_cube = sideways < NEAR and abs(away[2]) < NEAR
+    if at_cube and EMPTY < hand.width < GRASPED:
+        return hand.towards(hand.place + MEETING - cube, closes=True, most=CAREFUL)
+    if at_cube and sideways < BESIDE and hand.width > EMPTY:
+        return hand.towards(cube + GRIP, closes=True)
+    height = HOVER * float(np.clip((sideways - BESIDE) / FUNNEL, 0.0, 1.0))
+    return hand.towards(cube + GRIP + np.array([0.0, 0.0, height]), closes=False)

@@ -53,6 +53,19 @@ def test_the_expert_solves_most_starts() -> None:
 
 
 @needs_package
+def test_the_expert_goes_on_where_another_policy_has_come() -> None:
+    env: Any = make()
+    for goal in range(4):
+        env.reset(options={"goal": goal})
+        for _ in range(3):
+            env.step(still(right=1.0, closes=1.0))  # away from where the expert is going, with closed fingers
+        over, truncated = False, False
+        while not (over or truncated):
+            _, _, over, truncated, info = env.step(env.unwrapped.expert_action())
+        assert info["success"] is True
+
+
+@needs_package
 def test_the_state_describes_hands_and_cube() -> None:
     env = make(spread=0.05)
     observation, info = env.reset(options={"goal": 3})
@@ -68,7 +81,7 @@ def test_the_state_describes_hands_and_cube() -> None:
     assert moved["state"][0:3] == pytest.approx(state[0:3], abs=0.01)
     for _ in range(10):
         closed = env.step(still(closes=1.0))[0]["state"]
-    assert closed[13] < 0.03 < 0.05 < closed[6]
+    assert closed[13] < 0.06 < 0.1 < closed[6]
 
 
 @needs_package
