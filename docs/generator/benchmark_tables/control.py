@@ -104,18 +104,6 @@ def hindsight() -> str:
     return "\n\n".join(sections)
 
 
-def success() -> str:
-    """Return success of greedy policies of control recipes by steps."""
-    rows = []
-    runs = read("success")["runs"]
-    steps = sorted({point["steps"] for run in runs for point in run["points"]})
-    for run in runs:
-        by_steps = {point["steps"]: f"{point['success']:.2f}" for point in run["points"]}
-        reached = (by_steps.get(each, "") for each in steps)
-        rows.append((code(run["experiment"]), str(run["seed"]), *reached, f"{run['cpu_seconds']:.0f}"))
-    return table(("Experiment", "Seed", *(f"{each:,} steps" for each in steps), "CPU seconds"), rows)
-
-
 def offline() -> str:
     """Return returns and speed of implicit Q-learning beside d3rlpy's."""
     rows = []
@@ -152,7 +140,6 @@ TABLES = (
     normalised_control,
     soft_actor_critic,
     hindsight,
-    success,
     offline,
     replay,
 )

@@ -175,10 +175,7 @@ def test_check_env_accepts_it(case: Case) -> None:
     assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
 
 
-RECIPES = {
-    **{"adroit_pen": "gymnasium_robotics", "fetch_reach": "gymnasium_robotics", "panda_reach": "panda_gym"},
-    **{"cartpole_swingup": "shimmy"},
-}
+RECIPES = {"fetch_reach": "gymnasium_robotics", "panda_reach": "panda_gym", "cartpole_swingup": "shimmy"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -206,7 +203,7 @@ EMBODIED_RECIPES = {
 def test_an_embodied_recipe_passes_check_env_and_trains(recipe: str) -> None:
     require_package(EMBODIED_RECIPES[recipe])
     sizes = ("rollout.num_groups=2", "rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false")
-    words = [f"experiment={recipe}", "algorithm=grpo", *sizes, "warm_start.steps=2", "warm_start.num_demos=2"]
+    words = [f"experiment={recipe}", *sizes, "warm_start.steps=2", "warm_start.num_demos=2"]
     subject = Subject(configuration(None, words))
     findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
     assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
