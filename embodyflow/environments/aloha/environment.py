@@ -188,7 +188,8 @@ class AlohaEnv(GoalEnv):
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action, float32 [8] in [-1, 1]."""
-        return hand_over(*self._hands(), self._cube()).astype(np.float32)
+        left, right = self._hands()
+        return hand_over(left, right, self._cube()).astype(np.float32)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the current frame, uint8 [256, 256, 3]."""

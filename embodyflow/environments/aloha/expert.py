@@ -37,7 +37,7 @@ class Hand:
 
     Attributes:
         place: Point between the fingers, float64 ``[3]``, in metres.
-        goal: Where this point moves to, float64 ``[3]``, in metres.
+        goal: Place that this point moves to, float64 ``[3]``, in metres.
         width: Distance between the fingers' joints, in metres.
     """
 
