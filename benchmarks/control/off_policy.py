@@ -42,7 +42,7 @@ EXPERIMENTS: dict[str, list[str]] = {
         *("experiment=half_cheetah", "algorithm=sac", "env.id=Hopper-v5"),
         *("policy.state_dim=11", "policy.action_dim=3"),
     ],
-    "cartpole_swingup": ["experiment=cartpole_swingup"],
+    "cartpole_swingup": ["experiment=cartpole_swingup", "off_policy.temperature.learning_rate=1.0e-3"],  # SB3 has one
 }
 """Overrides of each experiment."""
 
@@ -134,7 +134,7 @@ def build(config: Any) -> Any:
         "device": "cpu",
     }
     layers, kind = [policy.hidden_size] * policy.num_layers, "MlpPolicy"
-    if config.env.adapter.state is not None:  # a dict of arrays
+    if config.env.adapter is not None and config.env.adapter.state is not None:  # a dict of arrays
         kind = "MultiInputPolicy"
     if settings.hindsight is not None:
         common |= hindsight_of(config)
