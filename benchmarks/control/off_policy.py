@@ -42,6 +42,7 @@ EXPERIMENTS: dict[str, list[str]] = {
         *("experiment=half_cheetah", "algorithm=sac", "env.id=Hopper-v5"),
         *("policy.state_dim=11", "policy.action_dim=3"),
     ],
+    "cartpole_swingup": ["experiment=cartpole_swingup", "off_policy.temperature.learning_rate=1.0e-3"],  # SB3 has one
 }
 """Overrides of each experiment."""
 
@@ -133,9 +134,10 @@ def build(config: Any) -> Any:
         "device": "cpu",
     }
     layers, kind = [policy.hidden_size] * policy.num_layers, "MlpPolicy"
+    if config.env.adapter is not None and config.env.adapter.state is not None:  # a dict of arrays
+        kind = "MultiInputPolicy"
     if settings.hindsight is not None:
         common |= hindsight_of(config)
-        kind = "MultiInputPolicy"
     if settings.name == "sac":
         networks = {"net_arch": layers, "n_critics": policy.num_critics}
         return SAC(kind, tau=settings.target_rate, policy_kwargs=networks, **entropy_of(config), **common)

@@ -15,6 +15,7 @@ def learning() -> str:
         ("pick_place", "learning_pick_place", "pick-place-v3", "4"),
         ("mt10", "learning_mt10", "MT10's ten tasks, one policy", "2 of each"),
         ("lift", "learning_lift", "robosuite's Lift", "1"),
+        ("aloha", "learning_aloha", "ALOHA's transfer of a cube", "8"),
         ("libero", "learning_libero", "five tasks of LIBERO-Object, by states", "2 of each"),
     ):
         report = read(name)["grpo"]

@@ -193,7 +193,10 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
     run.rollout.close()
 
 
-EMBODIED_RECIPES = {"lift": "embodyflow.environments.robosuite"}  # which imports robosuite without its renderer
+EMBODIED_RECIPES = {
+    "aloha": "gym_aloha",
+    "lift": "embodyflow.environments.robosuite",  # which imports robosuite without its renderer
+}
 
 
 @pytest.mark.parametrize("recipe", EMBODIED_RECIPES)
