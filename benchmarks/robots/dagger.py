@@ -8,7 +8,7 @@ steps at the same learning rate. The greedy policy plays the goals of the evalua
 
 Each seed is added to ``benchmarks/results/dagger.json``, where it replaces figures of the same seed.
 
-    python -m benchmarks.robots.dagger --recipes stack --seeds 11611 11612
+    python -m benchmarks.robots.dagger --recipes stack so101 --seeds 11611 11612
 
 trains experiments whose algorithm is DAgger by default as they are shipped, and adds each run to
 ``benchmarks/results/dagger_recipes.json``.
@@ -64,8 +64,8 @@ def learn(experiment: str, seed: int) -> dict[str, Any]:
     metrics = [run.iterate(iteration) for iteration in range(1, run.config.iterations + 1)]
     row |= {"cpu_seconds": round(seconds + time.process_time() - started, 1), "success": statistics.mean(run.success())}
     curve = [round(each["rollout/success_rate"], 4) for each in metrics]
-    episodes, labels = (int(sum(each[key] for each in metrics)) for key in ("rollout/num_episodes", "dagger/num_labels"))
-    return row | {"curve": curve, "episodes": episodes, "labels": labels}
+    counted = {"episodes": "rollout/num_episodes", "labels": "dagger/num_labels"}
+    return row | {"curve": curve, **{name: int(sum(each[key] for each in metrics)) for name, key in counted.items()}}
 
 
 def add(output: Path, row: dict[str, Any], packages: tuple[str, ...], **settings: Any) -> None:
@@ -83,7 +83,7 @@ def add(output: Path, row: dict[str, Any], packages: tuple[str, ...], **settings
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[11511, 11512, 11513])
-    parser.add_argument("--recipes", nargs="+", default=[], help="experiments to train as shipped, in place of the comparison")
+    parser.add_argument("--recipes", nargs="+", default=[], help="experiments to train in place of the comparison")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     output = arguments.output or (RECIPES if arguments.recipes else RESULTS)

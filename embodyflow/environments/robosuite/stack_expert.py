@@ -12,12 +12,12 @@ CLEARANCE = 0.04
 HOVER = 0.06
 """Height above the red cube from which the hand descends, in metres."""
 NEAR, LOWERED = 0.014, 0.01
-"""Distances of the hand from the red cube, and of that cube from its place in height, that count as there, in metres."""
+"""Distances of the hand from the red cube, and of that cube from its place in height, that count as there: metres."""
 PRESS = 0.01
 """Depth below its place to which the red cube is lowered, in metres; the hand would slow down too much above it."""
 HELD, FIRM = 0.06, 0.004
-"""Distance between fingers that may hold the cube, a bit more than its diagonal, and how much less it is with fingers that
-hold it for sure, in metres. In between, the hand moves slowly."""
+"""Distance between fingers that may hold the cube, a bit more than its diagonal, and how much less it is when they hold
+it for sure, in metres. In between, the hand moves slowly."""
 
 
 class Stacker:
