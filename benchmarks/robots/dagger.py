@@ -7,6 +7,11 @@ Each run is one process without Ray and Prefect (:mod:`benchmarks.control.in_pro
 steps at the same learning rate. The greedy policy plays the goals of the evaluation split.
 
 Each seed is added to ``benchmarks/results/dagger.json``, where it replaces figures of the same seed.
+
+    python -m benchmarks.robots.dagger --recipes stack --seeds 11611 11612
+
+trains experiments whose algorithm is DAgger by default as they are shipped, and adds each run to
+``benchmarks/results/dagger_recipes.json``.
 """
 
 import argparse
@@ -20,7 +25,7 @@ from benchmarks.commands import ROOT
 from benchmarks.control.in_process import InProcessRun
 from benchmarks.report import write_report
 
-RESULTS = ROOT / "benchmarks/results/dagger.json"
+RESULTS, RECIPES = (ROOT / f"benchmarks/results/{name}.json" for name in ("dagger", "dagger_recipes"))
 EXPERIMENT, DEMONSTRATIONS, ITERATIONS = "pick_place", (4, 8, 16, 40), 10
 
 
@@ -47,18 +52,47 @@ def compare(seed: int) -> dict[str, Any]:
     return row
 
 
+def learn(experiment: str, seed: int) -> dict[str, Any]:
+    """Train an experiment as it is shipped; return its success before and after, and in each iteration."""
+    run = InProcessRun([f"experiment={experiment}", f"seed={seed}"])
+    started = time.process_time()
+    run.warm_start()
+    seconds = time.process_time() - started
+    row: dict[str, Any] = {"experiment": experiment, "seed": seed, "demonstrations": run.config.warm_start.num_demos}
+    row |= {"cloned": statistics.mean(run.success()), "num_goals": run.config.evaluation.num_goals}
+    started = time.process_time()
+    metrics = [run.iterate(iteration) for iteration in range(1, run.config.iterations + 1)]
+    row |= {"cpu_seconds": round(seconds + time.process_time() - started, 1), "success": statistics.mean(run.success())}
+    curve = [round(each["rollout/success_rate"], 4) for each in metrics]
+    counted = {"episodes": "rollout/num_episodes", "labels": "dagger/num_labels"}
+    return row | {"curve": curve, **{name: int(sum(each[key] for each in metrics)) for name, key in counted.items()}}
+
+
+def add(output: Path, row: dict[str, Any], packages: tuple[str, ...], **settings: Any) -> None:
+    """Add a row to a file of results, where it replaces the row of the same experiment and seed."""
+    print(row, flush=True)
+
+    def name(each: dict[str, Any]) -> tuple[str, int]:
+        return each.get("experiment", EXPERIMENT), each["seed"]
+
+    rows = json.loads(output.read_text())["comparisons"] if output.exists() else []
+    rows = sorted([*(each for each in rows if name(each) != name(row)), row], key=name)
+    write_report(output, packages, rows, **settings)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[11511, 11512, 11513])
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--recipes", nargs="+", default=[], help="experiments to train in place of the comparison")
+    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    rows = json.loads(arguments.output.read_text())["comparisons"] if arguments.output.exists() else []
+    output = arguments.output or (RECIPES if arguments.recipes else RESULTS)
     for seed in arguments.seeds:
-        row = compare(seed)
-        print(row, flush=True)
-        rows = sorted([*(each for each in rows if each["seed"] != seed), row], key=lambda each: each["seed"])
-        settings = {"experiment": EXPERIMENT, "iterations": ITERATIONS}
-        write_report(arguments.output, ("torch", "metaworld", "mujoco"), rows, **settings)
+        for experiment in arguments.recipes:
+            add(output, learn(experiment, seed), ("torch", "mujoco"))
+        if not arguments.recipes:
+            settings = {"experiment": EXPERIMENT, "iterations": ITERATIONS}
+            add(output, compare(seed), ("torch", "metaworld", "mujoco"), **settings)
 
 
 if __name__ == "__main__":

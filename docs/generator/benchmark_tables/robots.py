@@ -75,6 +75,25 @@ def dagger() -> str:
     return table(head, rows)
 
 
+def dagger_recipes() -> str:
+    """Return success on unseen goals of experiments that learn by DAgger, after cloning and after training."""
+    rows = [
+        (
+            code(each["experiment"]),
+            str(each["seed"]),
+            str(each["demonstrations"]),
+            f"{each['cloned']:.2f}",
+            f"**{each['success']:.2f}**",
+            str(each["episodes"]),
+            f"{each['labels']:,}",
+            f"{each['cpu_seconds'] / 60:.1f} min",
+        )
+        for each in read("dagger_recipes")["comparisons"]
+    ]
+    head = ("`experiment=`", "Seed", "Demonstrations", "Cloned", "Trained", "Episodes", "Labels", "CPU time")
+    return table(head, rows)
+
+
 def dsrl() -> str:
     """Return success on unseen goals of a frozen policy, and of the one that steers it."""
     rows = [
@@ -151,6 +170,7 @@ TABLES = (
     full_size,
     members,
     dagger,
+    dagger_recipes,
     rlpd,
     dsrl,
     vector_env,

@@ -28,7 +28,7 @@ class Scene:
         name: Its name in robosuite.
         instruction: Instruction in English.
         cubes: Attributes of robosuite's environment with the bodies of the cubes; the first one is moved.
-        expert: Class of the scripted expert, which acts on the positions of the gripper and of the cubes.
+        expert: Class of the scripted expert, which acts on states.
         spread: Largest distance of a cube from the middle of the table in each direction, in metres.
         smallest_spread: Smallest allowed value of it.
         state_dim: Number of entries of a state.
@@ -134,7 +134,7 @@ class RobosuiteEnv(GoalEnv):
 
     def expert_action(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action, float32 [4] in [-1, 1]."""
-        return self._expert.act(*self._positions()).astype(np.float32)
+        return self._expert.act(self._state()).astype(np.float32)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the current frame, uint8 [256, 256, 3]."""
@@ -153,12 +153,14 @@ class RobosuiteEnv(GoalEnv):
         self._sim.close()
 
     def _observation(self) -> Observation:
+        return {"state": self._state().astype(np.float32)}
+
+    def _state(self) -> Floats:
         hand, cube, *others = self._positions()
         fingers = self._sim.sim.data.qpos[self._sim.robots[0]._ref_gripper_joint_pos_indexes]
         width, height = fingers[0] - fingers[1], cube[2] - self._table
         to_others = [other - cube for other in others]
-        entries = [hand, np.array([width]), cube, cube - hand, np.array([height]), *to_others]
-        return {"state": np.concatenate(entries, dtype=np.float32)}
+        return np.concatenate([hand, np.array([width]), cube, cube - hand, np.array([height]), *to_others])
 
     def _positions(self) -> list[Floats]:
         """Return the positions of gripper and cubes without robosuite's sensors, which have rates of their own."""

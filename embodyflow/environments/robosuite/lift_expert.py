@@ -18,8 +18,9 @@ class Lifter:
     def __init__(self) -> None:
         self._phase, self._waited = "hover", 0
 
-    def act(self, hand: Floats, cube: Floats) -> Floats:
-        """Return the next action, float64 ``[4]`` in [-1, 1], given positions, float64 ``[3]`` each, in metres."""
+    def act(self, state: Floats) -> Floats:
+        """Return the next action, float64 ``[4]`` in [-1, 1], given a state of ``lift``, float64 ``[11]``."""
+        hand, cube = state[0:3], state[4:7]
         near = bool(np.abs(self._target(hand, cube) - hand).max() < NEAR)
         following = self._phase
         match self._phase:

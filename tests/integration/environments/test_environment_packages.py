@@ -19,7 +19,7 @@ from small_runs import Runs
 
 from benchmarks.control.in_process import InProcessRun
 from embodyflow.cli.environments.check_env import CHECKS, Subject, configuration
-from embodyflow.config.composition.compose import compose_config
+from embodyflow.config.composition.compose import compose_config, default_algorithm
 from embodyflow.environments.adapter import AdaptedEnv
 from embodyflow.errors import ConfigError
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_seed
@@ -193,17 +193,18 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
     run.rollout.close()
 
 
-EMBODIED_RECIPES = {
-    "aloha": "gym_aloha",
-    "lift": "embodyflow.environments.robosuite",  # which imports robosuite without its renderer
-}
+ROBOSUITE = "embodyflow.environments.robosuite"  # which imports robosuite without its renderer
+EMBODIED_RECIPES = {"aloha": "gym_aloha", "lift": ROBOSUITE, "stack": ROBOSUITE}
 
 
 @pytest.mark.parametrize("recipe", EMBODIED_RECIPES)
 def test_an_embodied_recipe_passes_check_env_and_trains(recipe: str) -> None:
     require_package(EMBODIED_RECIPES[recipe])
-    sizes = ("rollout.num_groups=2", "rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false")
-    words = [f"experiment={recipe}", *sizes, "warm_start.steps=2", "warm_start.num_demos=2"]
+    words = [f"experiment={recipe}", "rollout.num_groups=2", "warm_start.steps=2", "warm_start.num_demos=2"]
+    if default_algorithm(recipe, "grpo") == "dagger":
+        words.append("dagger.steps=2")
+    else:
+        words += ["rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false"]
     subject = Subject(configuration(None, words))
     findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
     assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}

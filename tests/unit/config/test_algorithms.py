@@ -152,7 +152,7 @@ def test_there_are_few_refusals() -> None:
 @pytest.mark.parametrize(
     ("experiment", "algorithm"),
     [
-        *(("embodied", "grpo"), ("push", "grpo"), ("mt10", "grpo"), ("libero", "grpo")),
+        *(("embodied", "grpo"), ("push", "grpo"), ("mt10", "grpo"), ("libero", "grpo"), ("stack", "dagger")),
         *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
         *(("cart_pole", "ppo"), ("pendulum", "sac"), ("fetch_reach", "sac"), ("panda_reach", "sac")),
         *(("cartpole_swingup", "sac"), ("aloha", "grpo")),

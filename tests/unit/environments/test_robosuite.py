@@ -42,6 +42,21 @@ def test_the_expert_stacks_the_cubes_and_episodes_are_restored() -> None:
     assert np.array_equal(play(env, 0)[0], first) and np.array_equal(play(other, 0)[0], first)
 
 
+def test_the_expert_stacks_after_another_policy_has_dropped_the_cube() -> None:
+    """DAgger asks the expert in states that its own actions did not reach."""
+    env = make(max_steps=120, task="stack")
+    observation, _ = env.reset(options={"goal": 0})
+    while observation["state"][10] < 0.03:
+        observation, *_ = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
+    for _ in range(16):  # the fingers open, and the hand leaves
+        observation, *_ = env.step(np.array([0, 0, 0.5, -1], np.float32))
+    assert observation["state"][10] < 0.005 and observation["state"][9] < -0.05
+    ends = []
+    while not any(ends):
+        observation, _, *ends, info = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
+    assert info["success"]
+
+
 def test_cubes_lie_apart_within_the_spread() -> None:
     from embodyflow.environments.robosuite.placement import APART, draw_poses
 
