@@ -1,9 +1,11 @@
-"""SmolVLA at its published size makes two iterations of GRPO on two cores: its memory and its seconds.
+"""SmolVLA and π0.5 at published sizes make two iterations of GRPO on two cores: their memory and their seconds.
 
     LIBERO_ASSETS=… python -m benchmarks.robots.full_size --folder /tmp/full-size
+    LIBERO_ASSETS=… python -m benchmarks.robots.full_size --folder /tmp/full-size --model pi05 --num-layers 5
 
-The checkpoint has SmolVLM2-500M's vision tower, tokens and first 16 layers, and SmolVLA's expert, as LeRobot publishes
-them: 450 million weights, here random ones. The run is what a user starts, ``python -m flows.grpo … policy=smolvla
+SmolVLA's checkpoint has SmolVLM2-500M's vision tower, tokens and first 16 layers, and SmolVLA's expert, as LeRobot
+publishes them: 450 million weights, here random ones. That of π0.5 has the vision tower, tokens and widths of the
+published one, and some of its 18 layers. The run is what a user starts, ``python -m flows.grpo … policy=smolvla
 policy.path=…``, on LIBERO-Object with the images of both cameras: a group of 2 episodes, each a chunk of 50 actions.
 Every other episode is rewarded, since random weights never succeed. One rollout worker and one trainer rank have a core
 each.
@@ -32,37 +34,22 @@ import torch
 
 from benchmarks.commands import ROOT, check_command, running
 from benchmarks.report import write_report
+from benchmarks.robots.random_checkpoints import CAMERAS, CHUNK, PUBLISHED, TOKENIZER
 from embodyflow.algorithms.credit.shaping import place_on_last_token
 from embodyflow.cli.plan import planned_memory
 from embodyflow.graph.building_blocks import policy_gradient
 from embodyflow.nodes.declarations import node
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import ACTION, IMAGES, STATE, VLM, WEIGHTS, Description
-from embodyflow.policies.embodied.flow_vla.export_flow_vla import write_checkpoint
-from embodyflow.policies.embodied.smolvla.checkpoint_smolvla import DEFAULTS, LAYOUT
-from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAConfig
-from embodyflow.policies.embodied.smolvla.modeling_smolvla import SmolVLA
 from embodyflow.types import Batch, NodeOutput
 from pipelines import NodeRole, Pipeline, TaskGraph
 
 RESULTS = ROOT / "benchmarks/results/full_size.json"
-CAMERAS = ("image", "wrist_image")
-STATE_DIM, ACTION_DIM, CHUNK, IMAGE_SIZE, DECISIONS = 8, 7, 50, 256, 1
-ENVIRONMENT_BYTES = 1.03 * 2**30
+IMAGE_SIZE, DECISIONS = 256, 1
+ENVIRONMENT_BYTES = 0.75 * 2**30
 """Private memory that a process takes to open a task of LIBERO-Object with images, measured on two cores."""
-TOKENIZER = "embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla:build_tokenizer"
-TEXT = {
-    **{"model_type": "llama", "vocab_size": 49_280, "hidden_size": 960, "intermediate_size": 2560, "head_dim": 64},
-    **{"num_hidden_layers": 32, "num_attention_heads": 15, "num_key_value_heads": 5, "rms_norm_eps": 1e-5},
-}
-VISION = {
-    **{"model_type": "smolvlm_vision", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12},
-    **{"num_attention_heads": 12, "image_size": 512, "patch_size": 16},
-}
 WORDS = (
     *("experiment=embodied", "env=libero_images", "env.tasks=[libero_object/0]", f"env.max_steps={DECISIONS * CHUNK}"),
     *(f"env.kwargs.cameras=[{','.join(CAMERAS)}]", f"env.kwargs.image_size={IMAGE_SIZE}"),
-    *("policy=smolvla", f"policy.chunk_size={CHUNK}", f"policy.cameras=[{','.join(CAMERAS)}]"),
-    "policy.max_prompt_tokens=64",  # a token is a letter: the published tokenizer is not at hand
+    *(f"policy.chunk_size={CHUNK}", f"policy.cameras=[{','.join(CAMERAS)}]"),
     *("rollout.num_workers=1", "rollout.num_groups=1", "rollout.group_size=2", "rollout.envs_per_worker=2"),
     *("rollout.env_processes=1", "rollout.pipelined=false"),
     *("trainer.num_ranks=1", "trainer.epochs=1", "trainer.micro_batch_rows=1", "trainer.learning_rate=1e-5"),
@@ -89,57 +76,6 @@ def graph() -> TaskGraph:
         return "reward"
 
     return policy_gradient("full_size", "GRPO with arbitrary rewards", reward)
-
-
-def write_random(folder: Path, num_layers: int) -> dict[str, int]:
-    """Write a checkpoint of random weights, in bfloat16 as published; return the number of weights of each part.
-
-    Args:
-        folder: Folder to write.
-        num_layers: Layers of language model and expert; published are 16.
-    """
-    from safetensors.torch import load_file, save_file
-
-    from embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla import build_tokenizer
-
-    images = {f"{IMAGES}{name}": {"type": "VISUAL", "shape": [3, 512, 512]} for name in CAMERAS}
-    described = {
-        **DEFAULTS,
-        **{"type": LAYOUT.kind, "vlm_model_name": VLM, "num_vlm_layers": num_layers},
-        "input_features": {STATE: {"type": "STATE", "shape": [STATE_DIM]}, **images},
-        "output_features": {ACTION: {"type": "ACTION", "shape": [ACTION_DIM]}},
-    }
-    vlm = {
-        **{"model_type": "smolvlm", "architectures": ["SmolVLMForConditionalGeneration"], "scale_factor": 4},
-        **{"image_token_id": 49_190, "pad_token_id": 2, "text_config": TEXT, "vision_config": VISION},
-    }
-    torch.manual_seed(0)
-    description = Description(described, vlm, {}, None, None)
-    model = SmolVLA(description, train_expert_only=True)
-    keys: dict[str, Any] = {"path": str(folder), "tokenizer": TOKENIZER, "cameras": CAMERAS, "chunk_size": CHUNK}
-    config = SmolVLAConfig(**keys)
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    write_checkpoint(LAYOUT, config, description, build_tokenizer(), weights, folder)
-    halved = {name: value.bfloat16() for name, value in load_file(folder / WEIGHTS).items()}
-    save_file(halved, folder / WEIGHTS)
-    return count_weights(model)
-
-
-def count_weights(model: SmolVLA) -> dict[str, int]:
-    """Return the number of weights of each part, of all, and of those that are trained with the expert only."""
-    vlm: Any = model.model.vlm
-    parts = {
-        "vision tower": vlm.model["vision_model"],
-        "connector": vlm.model["connector"],
-        "language model": vlm.model["text_model"],
-        "language head": vlm.lm_head,
-        "expert": model.model.vlm_with_expert["lm_expert"],
-    }
-    counts = {name: sum(value.numel() for value in part.parameters()) for name, part in parts.items()}
-    counts["all"] = sum(value.numel() for value in model.parameters())
-    counts["projections"] = counts["all"] - sum(count for name, count in counts.items() if name != "all")
-    counts["trained"] = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    return counts
 
 
 @dataclass
@@ -236,8 +172,9 @@ def in_gib(size: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="folder of checkpoint and runs")
+    parser.add_argument("--model", choices=PUBLISHED, default="smolvla")
     parser.add_argument("--trained", choices=("expert", "all"), default="expert")
-    parser.add_argument("--num-layers", type=int, default=16, help="layers of language model and expert")
+    parser.add_argument("--num-layers", type=int, help="layers of language model and expert; default: all")
     parser.add_argument("--minutes", type=float, default=60, help="a run that takes longer is stopped")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--only-plan", action="store_true", help="plan the runs of the report again")
@@ -245,10 +182,11 @@ def main() -> None:
     if arguments.only_plan:
         plan_again(arguments.folder, arguments.output)
         return
-    checkpoint = arguments.folder / f"checkpoint-{arguments.num_layers}"
-    counts = write_random(checkpoint, arguments.num_layers)
-    name = f"{arguments.trained}-{arguments.num_layers}"
-    words = (*WORDS, f"policy.path={checkpoint}", f"policy.tokenizer={TOKENIZER}")
+    model = PUBLISHED[arguments.model]
+    num_layers = arguments.num_layers or model.num_layers
+    checkpoint, counts = checkpoint_of(arguments.folder, arguments.model, num_layers)
+    name = f"{arguments.model}-{arguments.trained}-{num_layers}"
+    words = (*WORDS, *model.words, f"policy.path={checkpoint}", f"policy.tokenizer={TOKENIZER}")
     words = (*words, f"policy.train_expert_only={str(arguments.trained == 'expert').lower()}")
     print(name, counts, flush=True)
     figures = run(arguments.folder, name, words, arguments.minutes)
@@ -265,11 +203,20 @@ def plan_again(folder: Path, output: Path) -> None:
     """Write the planned memory of each run of a report, whose measurements stay as they are."""
     report = json.loads(output.read_text())
     for each in report["comparisons"]:
-        checkpoint = folder / f"checkpoint-{each['name'].rpartition('-')[2]}"
-        if not checkpoint.exists():
-            write_random(checkpoint, int(each["name"].rpartition("-")[2]))
+        model, _, num_layers = each["name"].split("-")
+        checkpoint, _ = checkpoint_of(folder, model, int(num_layers))
         each["planned"] = planned([word.replace("<checkpoint>", str(checkpoint)) for word in each["words"]])
     output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def checkpoint_of(folder: Path, model: str, num_layers: int) -> tuple[Path, dict[str, int]]:
+    """Return the folder of a checkpoint, which is written if it is missing, and its number of weights by part."""
+    checkpoint = folder / f"{model}-{num_layers}"
+    facts = checkpoint / "num_weights.json"
+    if not facts.exists():
+        torch.manual_seed(0)
+        facts.write_text(json.dumps(PUBLISHED[model].write(checkpoint, num_layers)))
+    return checkpoint, json.loads(facts.read_text())
 
 
 def planned(words: Sequence[str]) -> dict[str, float]:

@@ -202,6 +202,7 @@ LEFT_OUT = {
     "agents.siirl_agents": "it shows that a peer's graphs run; their own code is not timed",
     "orchestration.siirl_graphs": "it shows that a peer's graphs run; their own code is not timed",
     "robots.full_size": "it measures memory and seconds of ours alone; no peer runs in it",
+    "robots.random_checkpoints": _PART,
     "robots.slow_environments": _OWN,
     "robots.slow_libero": _PART,
     "robots.slow_steps": _PART,

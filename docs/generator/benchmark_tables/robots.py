@@ -26,8 +26,17 @@ def slow_environments() -> str:
 
 def full_size() -> str:
     """Return memory by role and seconds by node of SmolVLA at its published size."""
+    return _memory_and_seconds("smolvla-expert-16")
+
+
+def full_size_pi05() -> str:
+    """Return the same of π0.5 with its published widths and some of its layers."""
+    return _memory_and_seconds("pi05-expert-5")
+
+
+def _memory_and_seconds(name: str) -> str:
     report = read("full_size")
-    each = next(each for each in report["comparisons"] if each["name"] == "expert-16")
+    each = next(each for each in report["comparisons"] if each["name"] == name)
     memory, last = each["memory"], each["iterations"][-1]
     roles = {
         **memory["by_role"],
@@ -168,6 +177,7 @@ def libero() -> str:
 TABLES = (
     slow_environments,
     full_size,
+    full_size_pi05,
     members,
     dagger,
     dagger_recipes,
