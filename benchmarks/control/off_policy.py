@@ -224,16 +224,17 @@ def curve(ended: list[tuple[int, float, int]]) -> dict[str, float]:
 
 
 def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return ratios of seconds (ours by its, of medians), final returns, and points at which seeds' ranges overlap."""
+    """Return ratios of seconds (ours by its, medians over seeds), final returns, and points at which ranges overlap."""
     mine, peers = ([run for run in runs if run["contender"] == name] for name in CONTENDERS)
     steps = [step for step in mine[0]["curve"] if all(step in run["curve"] for run in runs)]
     ranges = [[[run["curve"][step] for run in side] for side in (mine, peers)] for step in steps]
+    pairs = [(run, peer) for run in mine for peer in peers if run["seed"] == peer["seed"]]  # they took turns
     seconds = {
-        kind: [statistics.median(run[kind] for run in side) for side in (mine, peers)]
+        kind: statistics.median(run[kind] / peer[kind] for run, peer in pairs)
         for kind in ("cpu_seconds", "wall_seconds")
     }
     return {
-        **{f"{kind}_ratio": ours / its for kind, (ours, its) in seconds.items()},
+        **{f"{kind}_ratio": ratio for kind, ratio in seconds.items()},
         "final_returns": {
             name: [run["final_return"] for run in side] for name, side in zip(CONTENDERS, (mine, peers), strict=True)
         },

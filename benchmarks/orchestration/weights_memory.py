@@ -96,7 +96,7 @@ def _resident(pid: int, field: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--code", default="in buckets", help="name of the code that is measured")
+    parser.add_argument("--code", default="frozen weights once", help="name of the code that is measured")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()

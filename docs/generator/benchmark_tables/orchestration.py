@@ -136,7 +136,7 @@ def weights_memory() -> str:
     report = read("weights_memory")
     rows = [
         (
-            {"before": "whole", "in buckets": "in buckets"}[each["code"]],
+            {"before": "whole"}.get(each["code"], each["code"]),
             str(each["ranks"]),
             *(", ".join(f"{value:.2f}" for value in each["growth"][role]) for role in ("trainer", "rollout")),
             *(f"{min(each['seconds'][role]):.1f} s" for role in ("trainer", "rollout")),
