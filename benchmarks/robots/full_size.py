@@ -36,8 +36,9 @@ from embodyflow.algorithms.credit.shaping import place_on_last_token
 from embodyflow.cli.plan import planned_memory
 from embodyflow.graph.building_blocks import policy_gradient
 from embodyflow.nodes.declarations import node
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import ACTION, IMAGES, STATE, VLM, WEIGHTS, Description
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import VLM, Description
 from embodyflow.policies.embodied.flow_vla.export_flow_vla import write_checkpoint
+from embodyflow.policies.embodied.lerobot_processors import ACTION, IMAGES, STATE, WEIGHTS
 from embodyflow.policies.embodied.smolvla.checkpoint_smolvla import DEFAULTS, LAYOUT
 from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.embodied.smolvla.modeling_smolvla import SmolVLA
