@@ -65,7 +65,7 @@ def _lerobot_statistics(description: Description, statistics: Mapping[str, np.nd
         states = statistics[f"state_{kind}"]
         parts = {STATE: states[:own], ENVIRONMENT: states[own:], ACTION: statistics[f"action_{kind}"]}
         named |= {f"{name}.{kind}": np.ascontiguousarray(values) for name, values in parts.items() if len(values)}
-        for name, values in zip(image_names(description.config), statistics[f"image_{kind}"], strict=True):
+        for name, values in zip(image_names(description.config), statistics.get(f"image_{kind}", ()), strict=True):
             named[f"{name}.{kind}"] = np.ascontiguousarray(values[:, None, None])
     return named
 

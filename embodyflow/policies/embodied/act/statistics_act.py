@@ -15,7 +15,7 @@ class ACTStatistics(Moments):
     Args:
         state_dim: S, features of a state.
         action_dim: A, dimensions of an action.
-        num_cameras: K.
+        num_cameras: K; without cameras there are no buffers of images.
     """
 
     image_mean: Tensor
@@ -24,7 +24,8 @@ class ACTStatistics(Moments):
     def __init__(self, state_dim: int, action_dim: int, num_cameras: int) -> None:
         super().__init__(state_dim, action_dim)
         for name, values in (("image_mean", IMAGE_MEAN), ("image_std", IMAGE_STD)):
-            self.register_buffer(name, torch.tensor(values).repeat(num_cameras, 1))
+            if num_cameras:
+                self.register_buffer(name, torch.tensor(values).repeat(num_cameras, 1))
 
     def images(self, pixels: Tensor) -> Tensor:
         """Return standardised images, float32 [N, K, 3, h, w], of pixels, uint8 [N, K, h, w, 3]."""
