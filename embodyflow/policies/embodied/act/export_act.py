@@ -49,6 +49,8 @@ def write_checkpoint(
     save_file({SCALE: weights[SCALE]}, folder / EXPLORATION)
     acting = {"type": KIND, "n_action_steps": config.chunk_size, "kl_weight": config.kl_weight}
     described: dict[str, Any] = {**description.config, **acting, "normalization_mapping": dict(MAPPING)}
+    if config.chunk_size > 1:  # LeRobot ensembles with chunks of one executed action alone
+        described["temporal_ensemble_coeff"] = None
     if described["backbone_width"] == PUBLISHED_WIDTH:  # LeRobot knows no such key
         del described["backbone_width"]
     write_object(folder / CONFIG, described)

@@ -70,7 +70,7 @@ class Reader(nn.Module):
                 features = self.encoder_img_feat_input_proj(self.backbone(image))
                 tokens.append(features.flatten(2).transpose(1, 2))
                 positions.append(image_positions(*features.shape[2:], features.shape[1], features.device))
-        places = torch.cat(positions)
+        places = torch.cat([each.to(state.dtype) for each in positions])
         return self.encoder(torch.cat(tokens, dim=1), places), places
 
 
@@ -118,7 +118,8 @@ class ACT(Reader):
         seen = mask.new_ones(len(mask), len(tokens))
         tokens.append(self.vae_encoder_action_input_proj(actions))
         counted = torch.cat([seen, mask], dim=1)
-        hidden = self.vae_encoder(torch.cat(tokens, dim=1), self.vae_encoder_pos_enc[0], counted)
+        places = self.vae_encoder_pos_enc[0].to(state.dtype)
+        hidden = self.vae_encoder(torch.cat(tokens, dim=1), places, counted)
         mean, log_variance = self.vae_encoder_latent_output_proj(hidden[:, 0]).chunk(2, dim=-1)
         return mean, log_variance
 
@@ -220,8 +221,9 @@ class ACTValue(nn.Module):
 
     def forward(self, state: Tensor, pixels: Tensor | None = None) -> Tensor:
         """Return the values, float32 [N]; see :meth:`ACTModel.forward`."""
-        seen = self.statistics.standardise("state", state, state.shape[-1])
-        context, _ = self.model.read(seen, None if pixels is None else self.statistics.images(pixels))
+        dtype = self.value.weight.dtype
+        seen = self.statistics.standardise("state", state, state.shape[-1]).to(dtype)
+        context, _ = self.model.read(seen, None if pixels is None else self.statistics.images(pixels).to(dtype))
         values: Tensor = self.value(context[:, 0]).squeeze(-1)
         return values.float()
 

@@ -191,6 +191,16 @@ def test_a_folder_of_lerobot_has_no_scale_and_leaves_the_environments_state_as_i
     assert found.state_mean[2:].tolist() == [0] * 3 and found.state_std[2:].tolist() == [1] * 3
 
 
+def test_an_export_of_longer_chunks_asks_lerobot_for_no_ensemble(tmp_path: Path) -> None:
+    export(new_policy(), tmp_path / "first")
+    _config(lambda config: config.update(temporal_ensemble_coeff=0.01, n_action_steps=1))(tmp_path / "first")
+    for size, kept in ((2, None), (1, 0.01)):
+        policy = ACTPolicy(loaded_config(tmp_path / "first", chunk_size=size), "cpu")
+        export(policy, tmp_path / str(size))
+        described = json.loads((tmp_path / str(size) / "config.json").read_text())
+        assert (described["n_action_steps"], described["temporal_ensemble_coeff"]) == (size, kept)
+
+
 def _config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
     return rewritten("config.json", change)
 
