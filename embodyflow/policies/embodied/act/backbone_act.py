@@ -13,6 +13,8 @@ from torch.nn import functional as F
 DEPTHS: Mapping[str, tuple[int, ...]] = MappingProxyType({"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)})
 """Residual blocks of each of the four stages."""
 EPSILON = 1e-5
+BRANCH_FACTOR = 0.2
+"""Factor of a random block's convolutions, so that features do not double from block to block."""
 
 
 class FrozenBatchNorm(nn.Module):
@@ -43,6 +45,7 @@ class BasicBlock(nn.Module):
         self.conv1 = nn.Conv2d(in_size, size, 3, stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(size, size, 3, padding=1, bias=False)
         self.bn1, self.bn2 = FrozenBatchNorm(size), FrozenBatchNorm(size)
+        self.bn2.weight.fill_(BRANCH_FACTOR)
         self.downsample: nn.Module | None = None
         if stride > 1 or in_size != size:
             self.downsample = nn.Sequential(nn.Conv2d(in_size, size, 1, stride, bias=False), FrozenBatchNorm(size))

@@ -62,7 +62,7 @@ def write_checkpoint(
 
 def _lerobot_statistics(description: Description, statistics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the statistics by LeRobot's names."""
-    own, named = description.robot_state_dim, {}
+    own, named = description.robot_state_dim, dict[str, np.ndarray]()
     for kind in KINDS:
         states = statistics[f"state_{kind}"]
         parts = {STATE: states[:own], ENVIRONMENT: states[own:], ACTION: statistics[f"action_{kind}"]}

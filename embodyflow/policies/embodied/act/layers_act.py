@@ -145,12 +145,13 @@ def sinusoids(num_positions: int, size: int) -> Tensor:
     return torch.where(torch.arange(size) % 2 == 0, angles.sin(), angles.cos()).float()
 
 
-def image_positions(height: int, width: int, size: int, device: torch.device) -> Tensor:
-    """Return embeddings of the places in a feature map, row by row, float32 [height·width, D].
+def image_positions(features: Tensor) -> Tensor:
+    """Return embeddings of the places in feature maps [N, D, height, width], row by row, float32 [height·width, D].
 
     The first half of the features is the row's, the second the column's; both are counted from 1 and scaled to 2π.
     """
-    half = size // 2
+    _, size, height, width = features.shape
+    half, device = size // 2, features.device
     pairs = 2 * (torch.arange(half, dtype=torch.float32, device=device) // 2)
     periods = WAVELENGTH ** (pairs / half)
     rows, columns = (

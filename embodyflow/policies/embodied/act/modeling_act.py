@@ -69,7 +69,7 @@ class Reader(nn.Module):
             for image in images.unbind(1):
                 features = self.encoder_img_feat_input_proj(self.backbone(image))
                 tokens.append(features.flatten(2).transpose(1, 2))
-                positions.append(image_positions(*features.shape[2:], features.shape[1], features.device))
+                positions.append(image_positions(features))
         places = torch.cat([each.to(state.dtype) for each in positions])
         return self.encoder(torch.cat(tokens, dim=1), places), places
 
@@ -143,8 +143,8 @@ class ACTModel(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """The layers of all transformers."""
-        further = [] if self.model.vae_encoder is None else self.model.vae_encoder.layers
-        return [*self.model.encoder.layers, *self.model.decoder.layers, *further]
+        blocks = [*self.model.encoder.layers, *self.model.decoder.layers]
+        return blocks if self.model.vae_encoder is None else [*blocks, *self.model.vae_encoder.layers]
 
     @property
     def size(self) -> int:
