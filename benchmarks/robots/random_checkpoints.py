@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
-    ACTION,
-    IMAGES,
-    STATE,
-    VLM,
-    WEIGHTS,
-    Description,
-    Layout,
-)
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import VLM, Description, Layout
 from embodyflow.policies.embodied.flow_vla.export_flow_vla import write_checkpoint
 from embodyflow.policies.embodied.flow_vla.paligemma_layout_flow_vla import (
     NUM_WORDS,
@@ -23,6 +15,7 @@ from embodyflow.policies.embodied.flow_vla.paligemma_layout_flow_vla import (
     sizes_of,
 )
 from embodyflow.policies.embodied.flow_vla.tokenizer_flow_vla import build_tokenizer
+from embodyflow.policies.embodied.lerobot_processors import ACTION, IMAGES, STATE, WEIGHTS
 from embodyflow.policies.embodied.pi05 import checkpoint_pi05
 from embodyflow.policies.embodied.pi05.configuration_pi05 import PI05Config
 from embodyflow.policies.embodied.pi05.modeling_pi05 import PI05

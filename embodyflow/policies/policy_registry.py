@@ -74,6 +74,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "mlp_chunks": _shipped("embodied.mlp_chunks", "MLPChunks"),
         "steered_smolvla": _steered("SteeredSmolVLA"),
         "steered_pi0": _steered("SteeredPI0"),
+        "act": _shipped("embodied.act", "ACT"),
         "diffusion": _shipped("embodied.diffusion", "Diffusion", has_check=False),
         "causal_lm": _shipped("language.causal_lm", "CausalLM", has_check=False),
     }

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 CARD = "README.md"
 
-_FLOW_VLA = """from lerobot.policies.{name}.modeling_{name} import {title}Policy
+_LEROBOT = """from lerobot.policies.{name}.modeling_{name} import {title}Policy
 
 policy = {title}Policy.from_pretrained(folder)"""
 _GENERIC = """import json
@@ -44,9 +44,10 @@ LOADING: Mapping[str, tuple[str, str]] = MappingProxyType(
         "mlp_gaussian": ("embodyflow", _GENERIC),
         "mlp_categorical": ("embodyflow", _GENERIC),
         "diffusion": ("embodyflow", _GENERIC),
-        "smolvla": ("lerobot", _FLOW_VLA.format(name="smolvla", title="SmolVLA")),
-        "pi0": ("lerobot", _FLOW_VLA.format(name="pi0", title="PI0")),
-        "pi05": ("lerobot", _FLOW_VLA.format(name="pi05", title="PI05")),
+        "smolvla": ("lerobot", _LEROBOT.format(name="smolvla", title="SmolVLA")),
+        "pi0": ("lerobot", _LEROBOT.format(name="pi0", title="PI0")),
+        "act": ("lerobot", _LEROBOT.format(name="act", title="ACT")),
+        "pi05": ("lerobot", _LEROBOT.format(name="pi05", title="PI05")),
         "steered_smolvla": ("embodyflow", _GENERIC),
         "steered_pi0": ("embodyflow", _GENERIC),
         "causal_lm": (

@@ -73,6 +73,20 @@ def _with_interval(rate: float, trials: int) -> str:
     return f"{rate:.2f} ({low:.2f} to {high:.2f})"
 
 
+def act_dataset() -> str:
+    """Return success on unseen goals of ACT by the source of its demonstrations, and before and after GRPO."""
+    rows = []
+    for each in read("act_dataset")["comparisons"]:
+        cloned = [f"{each[name]:.2f}" for name in ("from_episodes", "from_dataset")]
+        trained = [
+            f"{each['grpo'][f'{kind}success_rate_before']:.2f} → {each['grpo'][f'{kind}success_rate_after']:.2f}"
+            for kind in ("", "sampled_")
+        ]
+        rows.append((str(each["seed"]), *cloned, *trained, f"{each['grpo']['num_episodes']:,}"))
+    head = ("Seed", "From the episodes", "From the data set", "GRPO, greedy", "GRPO, sampled", "Its episodes")
+    return table(head, rows)
+
+
 def dagger() -> str:
     """Return success on unseen goals of DAgger and of cloning with equal optimizer steps."""
     rows = []
@@ -179,6 +193,7 @@ TABLES = (
     full_size,
     full_size_pi05,
     members,
+    act_dataset,
     dagger,
     dagger_recipes,
     rlpd,

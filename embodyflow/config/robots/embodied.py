@@ -15,6 +15,7 @@ from embodyflow.config.robots.traced_steps import what_prevents_compiled_updates
 from embodyflow.config.robots.warm_start import ExpertWarmStartConfig
 from embodyflow.config.run import EvaluationConfig, GroupShape, Records
 from embodyflow.config.summary import success_line, success_summary, task_summary
+from embodyflow.policies.embodied.act.configuration_act import ACTConfig
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import check_training
@@ -304,7 +305,7 @@ class EmbodiedConfig(GroupedConfig):
     @model_validator(mode="after")
     def _require_statistics(self) -> "EmbodiedConfig":
         policy = self.policy
-        if self.warm_start is not None or not isinstance(policy, FlowVLAConfig) or policy.path is None:
+        if self.warm_start is not None or not isinstance(policy, (FlowVLAConfig, ACTConfig)) or policy.path is None:
             return self
         if policy.normalization == "demonstrations":
             raise ValueError(

@@ -81,6 +81,18 @@ def _load_checkpoint(config: Any, folder: Path, **keys: Any) -> Any:
 
 _tiny_vla = partial(_plain, "tiny_vla", _load_tiny_vla, action_dim=2, chunk_size=3, num_bins=8, hidden_size=16)
 _load_flow_vla = partial(_load_checkpoint, normalization="checkpoint")
+
+
+def _load_act(config: Any, folder: Path) -> Any:
+    section = config.model_dump() | {"path": str(folder), "scratch": None, "normalization": "checkpoint"}
+    return build_acting_policy(validate_policy(section, ActingPolicyConfig), "cpu")
+
+
+_SMALL_ACT = {
+    **{"dim_model": 16, "n_heads": 2, "dim_feedforward": 24, "n_encoder_layers": 1, "n_vae_encoder_layers": 1},
+    **{"latent_dim": 4, "backbone_width": 4},
+}
+_ACT = {"state_dim": 5, "action_dim": 2, "chunk_size": 3, "normalization": "demonstrations"}
 _NORMALISED = {"normalize_observations": True, "normalize_returns": True}
 _EXPERT = {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}
 _STEERED = SIZES | MEANS | {"tokenizer": TOKENIZER, "hidden_size": 16, "num_critics": 3}
@@ -130,6 +142,13 @@ MODELS = {
     ),
     "Diffusion": _plain("diffusion", _load_weights, **_DENOISED, num_trained_steps=2),
     "Diffusion whose steps are all trained": _plain("diffusion", _load_weights, **_DENOISED, num_trained_steps=4),
+    "ACT of states": _plain("act", _load_act, scratch=_SMALL_ACT, robot_state_dim=2, **_ACT),
+    "ACT without an encoder of chunks": _plain(
+        "act", _load_act, scratch=_SMALL_ACT | {"use_vae": False}, robot_state_dim=2, **_ACT
+    ),
+    "ACT of states and images": _plain(
+        "act", _load_act, scratch=_SMALL_ACT, cameras=("image", "wrist_image"), robot_state_dim=3, **_ACT
+    ),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }
 """Each policy by a name for people."""

@@ -62,7 +62,7 @@ def assert_evaluate_agrees_with_act(policy: Any, observation: Mapping[str, Array
         assert entropy[:, 1].all() and entropy.isfinite().all()
 
 
-IMITATE_ONLY = {"diffusion": "early."}
+IMITATE_ONLY = {"diffusion": "early.", "act": "model.vae_encoder"}
 """Prefix of the names of a policy's weights that learn from demonstrations and not from RL."""
 
 

@@ -294,12 +294,12 @@ MISTAKES = {
     "a control policy for episodes": (
         "policy=mlp_gaussian",
         "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, diffusion with job=embodied",
+        "steered_smolvla, steered_pi0, act, diffusion with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
         "policy.name=mlp: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, diffusion with job=embodied",
+        "steered_smolvla, steered_pi0, act, diffusion with job=embodied",
     ),
     "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",
@@ -308,12 +308,12 @@ MISTAKES = {
     "a value head on a policy without features": (
         "policy=diffusion algorithm=ppo critic.features=policy",
         "critic.features=policy: policy.name=diffusion has no features for a value head; allowed are tiny_vla, "
-        "openvla, openvla_l1, smolvla, pi0, pi05",
+        "openvla, openvla_l1, smolvla, pi0, pi05, act",
     ),
     "a value head on a language model": (
         "experiment=math algorithm=ppo critic.features=policy",
         "critic.features=policy: policy.name=causal_lm has no features for a value head; allowed are tiny_vla, "
-        "openvla, openvla_l1, smolvla, pi0, pi05",
+        "openvla, openvla_l1, smolvla, pi0, pi05, act",
     ),
     "values of actions by a critic of its own": (
         "algorithm=ppo critic.level=action",

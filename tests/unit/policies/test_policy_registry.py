@@ -23,19 +23,22 @@ LANGUAGE = (
 MISTAKES = {
     "misspelt file": (
         "policy=tiny_vl",
-        "policy=tiny_vl: allowed are causal_lm, diffusion, mlp_bounded, mlp_categorical, mlp_chunks, "
+        "policy=tiny_vl: allowed are act, causal_lm, diffusion, mlp_bounded, mlp_categorical, mlp_chunks, "
         "mlp_deterministic, mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_l1, openvla_oft, "
-        "pi0, pi05, smolvla, steered_pi0, steered_smolvla, tiny_openvla, tiny_openvla_l1, tiny_pi0, tiny_pi05, "
-        "tiny_qwen, tiny_smolvla, tiny_steered_smolvla, tiny_vla (configs/policy), or module:Class of your own; did "
-        "you mean tiny_vla?",
+        "pi0, pi05, smolvla, steered_pi0, steered_smolvla, tiny_act, tiny_openvla, tiny_openvla_l1, tiny_pi0, "
+        "tiny_pi05, tiny_qwen, tiny_smolvla, tiny_steered_smolvla, tiny_vla (configs/policy), or module:Class of "
+        "your own; did you mean tiny_vla?",
     ),
     "misspelt name": (
         "policy.name=tiny_vl",
         "policy.name=tiny_vl: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, diffusion with job=embodied (configs/policy), or module:Class of your own; did "
-        "you mean tiny_vla?",
+        "steered_smolvla, steered_pi0, act, diffusion with job=embodied (configs/policy), or module:Class of your own; "
+        "did you mean tiny_vla?",
     ),
-    "a path": ("policy=examples/own_policy.py:Policy", "policy=examples/own_policy.py:Policy: allowed are causal_lm"),
+    "a path": (
+        "policy=examples/own_policy.py:Policy",
+        "policy=examples/own_policy.py:Policy: allowed are act, causal_lm",
+    ),
     "no module": (
         "policy=nowhere.policy:Policy",
         "policy.name=nowhere.policy:Policy: cannot import module 'nowhere.policy': ModuleNotFoundError",
@@ -68,8 +71,8 @@ MISTAKES = {
     "another kind of job": (
         "policy=own_policy_models:Control",
         "policy.name=own_policy_models:Control: is for job=control; allowed are tiny_vla, openvla, openvla_l1, "
-        "smolvla, pi0, pi05, mlp_chunks, steered_smolvla, steered_pi0, diffusion with job=embodied (configs/policy), "
-        "or module:Class of your own",
+        "smolvla, pi0, pi05, mlp_chunks, steered_smolvla, steered_pi0, act, diffusion with job=embodied "
+        "(configs/policy), or module:Class of your own",
     ),
     "unknown key": (
         f"policy={OWN_POLICY} policy.hiden_size=64",
@@ -105,7 +108,7 @@ MISTAKES = {
     "no features": (
         f"algorithm=ppo critic.features=policy {EMBODIED}",
         "critic.features=policy: policy.name=own_policy_models:Embodied has no features for a value head; allowed are "
-        "tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05",
+        "tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, act",
     ),
     "no methods for its features": (
         "policy=own_policy_models:HasFeatures",

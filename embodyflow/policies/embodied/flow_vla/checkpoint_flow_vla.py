@@ -13,21 +13,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig, FlowVLAScratchConfig
 from embodyflow.policies.embodied.flow_vla.statistics_flow_vla import Moments, Statistics
+from embodyflow.policies.embodied.lerobot_processors import (
+    ACTION,
+    CONFIG,
+    IMAGES,
+    PREPROCESSING,
+    STATE,
+    WEIGHTS,
+    Step,
+    read_statistics,
+    step,
+)
 from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, is_outline, read_json
 from embodyflow.policies.pretrained.tokenizers import load_tokenizer
 from embodyflow.policies.pretrained.weight_files import check_weights
 
-CONFIG, WEIGHTS, PREPROCESSING = "config.json", "model.safetensors", "policy_preprocessor.json"
 VLM = "vlm"
 BESIDE_WEIGHTS = ("*.json", "policy_*.safetensors")
 VLM_FILES = ("config.json", "tokenizer*.json", "special_tokens_map.json")
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 OWN_NAMES: Mapping[str, str] = MappingProxyType({STATE: "state", ACTION: "action"})
 """Beginnings of the names of our statistics, by LeRobot's features."""
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -41,9 +49,6 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 """Defaults of the keys in a ``config.json`` of any of these policies."""
-
-Step = dict[str, Any]
-"""A step of LeRobot's processing before or after a model."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +250,6 @@ def text_sizes(scratch: FlowVLAScratchConfig, num_words: int) -> dict[str, int]:
     }
 
 
-def step(name: str, **config: Any) -> Step:
-    """Return a step of LeRobot's processing, by its name in LeRobot's registry."""
-    return {"registry_name": name, "config": config}
-
-
 def vlm_folder(key: str, folder: Path, name: str) -> Path:
     """Return the folder that describes a checkpoint's vision-language model.
 
@@ -310,9 +310,7 @@ def _statistics(layout: Layout, key: str, folder: Path) -> dict[str, Tensor]:
     Raises:
         ConfigError: The checkpoint has none.
     """
-    steps = read_json(folder / PREPROCESSING).get("steps", [])
-    files = [each.get("state_file") for each in steps if each.get("registry_name") == "normalizer_processor"]
-    state = load_file(folder / files[0]) if files and files[0] else {}
+    state = read_statistics(folder)
     kinds = layout.statistics.kinds
     names = {f"{feature}.{kind}": f"{own}_{kind}" for feature, own in OWN_NAMES.items() for kind in kinds}
     missing = [name for name in names if name not in state]

@@ -1,6 +1,5 @@
 """Export of folders in the form of LeRobot's ``save_pretrained``."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,21 +8,20 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import OWN_NAMES, VLM, Description, Layout
+from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.policies.embodied.lerobot_processors import (
     ACTION,
     CONFIG,
-    OWN_NAMES,
+    POSTPROCESSING,
     PREPROCESSING,
     STATE,
-    VLM,
     WEIGHTS,
-    Description,
-    Layout,
     step,
+    write_object,
+    write_steps,
 )
-from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
 
-POSTPROCESSING = "policy_postprocessor.json"
 STATISTICS = "statistics."
 """Prefix of the weights that are statistics."""
 
@@ -51,7 +49,7 @@ def write_checkpoint(
     save_file(layout.export_weights(learned), folder / WEIGHTS)
     acting = {"n_action_steps": config.chunk_size, layout.num_steps: config.num_steps}
     described = {**description.config, **acting, "tokenizer_max_length": config.max_prompt_tokens}
-    _write(folder / CONFIG, described)
+    write_object(folder / CONFIG, described)
     statistics = {name.removeprefix(STATISTICS): a for name, a in weights.items() if name.startswith(STATISTICS)}
     _write_processors(layout, described, statistics, folder)
     if layout.vlm_name(described) == VLM:  # the hub has no such model
@@ -77,14 +75,9 @@ def _write_processors(
     ]
     after = [step("unnormalizer_processor", **{**normalising, "features": actions}), device]
     for file, steps, names in ((PREPROCESSING, before, (STATE, ACTION)), (POSTPROCESSING, after, (ACTION,))):
-        pipeline = Path(file).stem
-        [place] = [place for place, each in enumerate(steps) if "norm_map" in each["config"]]
-        state_file = f"{pipeline}_step_{place}_{steps[place]['registry_name']}.safetensors"
-        steps[place]["state_file"] = state_file
         kinds = layout.statistics.kinds
         state = {f"{name}.{kind}": statistics[f"{OWN_NAMES[name]}_{kind}"] for name in names for kind in kinds}
-        save_file(state, folder / state_file)
-        _write(folder / file, {"name": pipeline, "steps": steps})
+        write_steps(folder / file, steps, state)
 
 
 def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
@@ -93,9 +86,5 @@ def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
         shutil.copytree(description.vlm_folder, folder, dirs_exist_ok=True)
         return
     folder.mkdir(exist_ok=True)
-    _write(folder / CONFIG, description.vlm)
+    write_object(folder / CONFIG, description.vlm)
     tokenizer.save_pretrained(folder)
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(dict(content), indent=2) + "\n")

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import WEIGHTS, Description
+from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.embodied.flow_vla.layers_flow_vla import KeysAndValues
+from embodyflow.policies.embodied.lerobot_processors import WEIGHTS
 from embodyflow.policies.pretrained.checkpoints import is_outline, load_weights
 
 

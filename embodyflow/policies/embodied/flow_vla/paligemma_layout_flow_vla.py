@@ -15,7 +15,6 @@ from torch import Tensor
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla import checkpoint_flow_vla
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
-    CONFIG,
     VLM,
     Layout,
     text_sizes,
@@ -23,6 +22,7 @@ from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
     vlm_folder,
 )
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig, PaliGemmaScratchConfig
+from embodyflow.policies.embodied.lerobot_processors import CONFIG
 from embodyflow.policies.pretrained.checkpoints import read_json
 
 PREFIX = "model."

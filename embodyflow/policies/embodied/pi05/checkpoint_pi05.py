@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import Step, step
 from embodyflow.policies.embodied.flow_vla.paligemma_layout_flow_vla import PaliGemmaLayout
 from embodyflow.policies.embodied.flow_vla.statistics_flow_vla import Quantiles
+from embodyflow.policies.embodied.lerobot_processors import Step, step
 
 
 class PI05Layout(PaliGemmaLayout):

@@ -13,7 +13,6 @@ from transformers import SmolVLMConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.flow_vla import checkpoint_flow_vla
 from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
-    CONFIG,
     VLM,
     Description,
     Layout,
@@ -22,6 +21,7 @@ from embodyflow.policies.embodied.flow_vla.checkpoint_flow_vla import (
     vlm_folder,
 )
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.policies.embodied.lerobot_processors import CONFIG
 from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAScratchConfig
 from embodyflow.policies.pretrained.checkpoints import read_json
 
