@@ -32,7 +32,6 @@ def mine(runs: Runs) -> Path:
     return runs.root / "mine"
 
 
-@pytest.mark.core
 def test_srpo_rewards_failures_for_their_progress(runs: Runs, mine: Path) -> None:
     line = training_records(runs.metrics("mine"))[0]
     assert line["groups/num_kept_rows"] == 16
@@ -42,7 +41,6 @@ def test_srpo_rewards_failures_for_their_progress(runs: Runs, mine: Path) -> Non
     assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
 
 
-@pytest.mark.core
 def test_the_newest_episodes_are_kept_and_replay_bit_identically(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +72,6 @@ def assert_agrees_with_training(runs: Runs, run_id: str, output: str) -> None:
     assert result["weights_digest"] == runs.summary("mine")["weights_digest"]
 
 
-@pytest.mark.core
 def test_an_evaluation_agrees_with_training(runs: Runs, mine: Path) -> None:
     process = start(runs, mine, "evaluated")
     output = finish(process)
