@@ -26,7 +26,7 @@ def step(name: str, **config: Any) -> Step:
 
 
 def read_statistics(folder: Path) -> dict[str, Tensor]:
-    """Return the statistics of the step that normalises, by names such as ``action.mean``; empty if there are none.
+    """Return the statistics of the step that normalises, by names such as ``action.mean``; empty without statistics.
 
     Raises:
         ConfigError: The description of the steps is damaged.
