@@ -11,7 +11,7 @@ Backbone = Literal["resnet18", "resnet34"]
 
 
 class ACTScratchConfig(BaseModel):
-    """Sizes of a model of random weights, by LeRobot's names; its published ones are the defaults' multiples."""
+    """Sizes of a model of random weights, by LeRobot's names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
