@@ -252,6 +252,7 @@ def test_a_stand_in_without_flow_run_gets_the_iterations_final_state(
 
 def test_a_repeated_request_creates_one_flow_run(short_timeouts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     use_transport(LosesAnswer(), monkeypatch)
+    monkeypatch.setattr(module, "OPEN_TIMEOUT_SECONDS", 60.0)  # a busy server may answer the second request late
 
     async def iterate(runs: module.IterationRuns) -> None:
         await runs.run(1)

@@ -393,6 +393,23 @@ MISTAKES = {
         "policy=tiny_pi05 policy.scratch.max_state_dim=16",
         "state_dim=30: must be at most scratch.max_state_dim=16",
     ),
+    "ACT without weights": (
+        "policy=act",
+        "policy.path: must be set to the folder of a pretrained model",
+    ),
+    "ACT that does not exist": (
+        "policy=act policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 policy.cameras=[] "
+        "policy.robot_state_dim=4 env.max_steps=80",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
+    ),
+    "ACT of statistics of missing demonstrations": (
+        "policy=act policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
+        "policy.normalization=demonstrations: needs the demonstrations of a warm_start; allowed with warm_start=null",
+    ),
+    "ACT without an environment's state": (
+        "policy=tiny_act policy.robot_state_dim=null",
+        "robot_state_dim=null: without cameras it must be from 1 to state_dim - 1 = 29",
+    ),
     "more trained steps than steps": (
         "policy=diffusion policy.num_trained_steps=11",
         "policy.num_trained_steps=11: must be at most num_steps=10",
