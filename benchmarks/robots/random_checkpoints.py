@@ -1,7 +1,7 @@
 """Checkpoints with the published sizes of SmolVLA and π0.5, cut to some layers, whose weights are random."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,8 +37,7 @@ SMOLVLM_VISION = {
 }
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(ABC):
     """A policy with published sizes.
 
     Attributes:
@@ -49,6 +48,7 @@ class Published:
     num_layers: ClassVar[int]
     words: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def write(self, folder: Path, num_layers: int) -> dict[str, int]:
         """Write a checkpoint of random weights from torch's global generator; return the number of weights by part.
 
@@ -56,7 +56,6 @@ class Published:
             folder: Folder to write.
             num_layers: Layers of language model and expert.
         """
-        raise NotImplementedError
 
 
 class PublishedSmolVLA(Published):

@@ -26,7 +26,7 @@ from embodyflow.policies.base import Policy
 from embodyflow.seeding import derive_seed
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.parallel.weight_buckets import ShardedWeights
-from embodyflow.training.policy_weights import full_state, load_full
+from embodyflow.training.policy_weights import frozen_names, full_state, load_full
 
 BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
 """Parts of parameter names that peft adds for a layer's own weights and for its adapter's two matrices."""
@@ -124,8 +124,7 @@ class Adapters:
         state: dict[str, Any] = get_model_state_dict(self._model)
         weights = ShardedWeights(state)
         own = {name.replace(BASE, "."): name for name in weights.outlines if not name.endswith((A, B))}
-        trained = {name for name, value in self._model.named_parameters() if value.requires_grad}
-        kept = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - trained
+        kept = frozen_names(self._model)
         frozen = frozenset(name for name, stored in own.items() if stored in kept and not _is_adapted(stored))
         if frozen_only:
             own = {name: stored for name, stored in own.items() if name in frozen}

@@ -147,8 +147,7 @@ class AllWeights:
         """Return the full weights in parts, some of which are views of the weights themselves."""
         model = self._policy.model
         state: dict[str, Any] = get_model_state_dict(model)
-        parameters = model.named_parameters(remove_duplicate=False)
-        frozen = frozenset(name for name, value in parameters if not value.requires_grad and name in state)
+        frozen = frozen_names(model) & state.keys()
         weights = ShardedWeights({name: state[name] for name in frozen} if frozen_only else state)
         return FullWeights(weights.outlines, weights.parts(), frozen)
 
@@ -197,6 +196,12 @@ def _names_of(model: nn.Module) -> dict[str, str]:
     """Return the first name of each parameter by all of its names; a tied weight has several."""
     first = {id(value): name for name, value in model.named_parameters()}
     return {name: first[id(value)] for name, value in model.named_parameters(remove_duplicate=False)}
+
+
+def frozen_names(model: nn.Module) -> frozenset[str]:
+    """Return all names of the parameters that training leaves alone; a tied weight has several."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, value in parameters if not value.requires_grad)
 
 
 def full_state(model: nn.Module) -> dict[str, torch.Tensor]:
