@@ -161,6 +161,7 @@ LEFT_OUT = {
     "control.cleanrl": "its peer is a package for another version of Gymnasium, in a folder of its own",
     "control.traced_steps": _OWN,
     "robots.act_dataset": _LEARNING,
+    "robots.temporal_ensemble": _LEARNING,
     "robots.dagger": _LEARNING,
     "orchestration.durability": _OWN,
     "orchestration.durability_account": _OWN,

@@ -18,7 +18,7 @@ class Decision:
     Attributes:
         tokens: Samples, ``[n, R]``: int64 action tokens with R = L, or the float32 samples of a Gaussian policy.
         log_probs: Log-probs of the samples under the sampling distribution, float32 ``[n, L]``.
-        actions: Chunks of actions that the samples stand for, float32 ``[n, C, A]``.
+        actions: Chunks of actions that the samples stand for, float32 ``[n, H, A]``. The first C are executed.
     """
 
     tokens: np.ndarray

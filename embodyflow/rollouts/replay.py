@@ -40,7 +40,8 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
     total = np.zeros((), np.float32)
     success, over = False, {"terminated": False, "truncated": False}
     num_steps = 0
-    with closing(VectorEnv([make], chunk_size=config.policy.chunk_size, info_keys=("success",))) as env:
+    chunk_size = episode["actions"].shape[1]
+    with closing(VectorEnv([make], chunk_size=chunk_size, info_keys=("success",))) as env:
         goal = int(episode["goal"])
         observation = env.reset([0], seeds=[goal], options=[{"goal": goal}])
         for t, actions in chunks_of(episode):

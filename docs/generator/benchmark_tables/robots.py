@@ -87,6 +87,17 @@ def act_dataset() -> str:
     return table(head, rows)
 
 
+def temporal_ensemble() -> str:
+    """Return success, steps and jumps of cloned policies by chunks and by coefficients of temporal ensembling."""
+    rows = []
+    for each in read("temporal_ensemble")["comparisons"]:
+        for played in each["greedy"]:
+            name = "chunks" if played["coefficient"] is None else f"ensemble, {played['coefficient']:g}"
+            success = _with_interval(played["success"], each["num_goals"])
+            rows.append((str(each["seed"]), name, success, f"{played['steps']:.0f}", f"{played['jump']:.3f}"))
+    return table(("Seed", "Executed", "Greedy success", "Steps of an episode", "Jump of an action"), rows)
+
+
 def dagger() -> str:
     """Return success on unseen goals of DAgger and of cloning with equal optimizer steps."""
     rows = []
@@ -194,6 +205,7 @@ TABLES = (
     full_size_pi05,
     members,
     act_dataset,
+    temporal_ensemble,
     dagger,
     dagger_recipes,
     rlpd,

@@ -19,6 +19,7 @@ from embodyflow.policies.embodied.act.configuration_act import ACTConfig
 from embodyflow.policies.embodied.flow_vla.configuration_flow_vla import FlowVLAConfig
 from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.policies.policy_registry import check_training
+from embodyflow.policies.pretrained.configuration import WeightsConfig
 from embodyflow.references import source_files
 
 
@@ -108,14 +109,18 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
 
 
 class GoalEvaluationConfig(EvaluationConfig):
-    """When the policy is evaluated, and on how many goals.
+    """When the policy is evaluated, how, and on how many goals.
 
     Attributes:
         num_goals: Goals of the evaluation split per task. Each is played once greedily and once sampled.
+        temporal_ensemble_coeff: m of ACT's temporal ensembling, LeRobot's key: the policy decides at every step, and
+            the step executes the mean of all actions that were planned for it, by weights exp(-m·i) with i = 0 for the
+            oldest plan. ``null`` executes whole chunks, as training does.
         video: Record one episode before and one after training if rendering is available.
     """
 
     num_goals: PositiveInt
+    temporal_ensemble_coeff: Annotated[float, Field(ge=-1, le=1)] | None = None
     video: bool = True
 
 
@@ -212,6 +217,23 @@ class EmbodiedConfig(GroupedConfig):
             )
             raise ValueError(f"rollout.num_groups={num_groups} must be a multiple of {number}")
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
+        return self
+
+    @model_validator(mode="after")
+    def _check_ensemble(self) -> "EmbodiedConfig":
+        coefficient = self.evaluation.temporal_ensemble_coeff
+        if coefficient is None:
+            return self
+        key = f"evaluation.temporal_ensemble_coeff={coefficient:g}"
+        if self.policy.choices is not None:
+            raise ValueError(
+                f"{key}: must be null with discrete actions, policy.num_choices={list(self.policy.choices)}"
+            )
+        loaded = (
+            isinstance(self.policy, WeightsConfig) and self.policy.path is not None
+        )  # may plan more than it executes
+        if self.policy.chunk_size == 1 and not loaded:
+            raise ValueError(f"{key}: needs policy.chunk_size of at least 2, so that several decisions plan a step")
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ so the policy receives full batches until no episodes are waiting.
 """
 
 import functools
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ from embodyflow.rollouts.embodied.episode_rows import (
     EpisodeRows,
     GroupJournal,
     MemoryJournal,
+    RowLayout,
     Slots,
     SolvedGoals,
     padded,
@@ -51,6 +53,7 @@ from embodyflow.rollouts.embodied.episode_turns import Decide, EpisodeTurns, Sit
 from embodyflow.rollouts.embodied.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.embodied.expert_labels import EpisodeLabeller
 from embodyflow.rollouts.embodied.instructions import encoded_instructions
+from embodyflow.rollouts.embodied.temporal_ensemble import TemporalEnsemble, ensembled
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -244,7 +247,9 @@ class EmbodiedRollout(GroupRollout):
             GroupQuarantinedError: An episode kills or hangs its process at each attempt.
         """
         stage.env.abandon()  # episodes that an interrupted node or the last attempt left open
-        rows = self._blank_rows(episodes, draws)
+        rows = self._blank_rows(episodes, stage.split, draws)
+        if self._is_ensembled(stage.split):
+            decide = self._ensembled(decide, rows, is_greedy=draws is None)
         solved = SolvedGoals(rows) if stage.split == "eval" else None
         groups = GroupJournal(rows, journal)
         slots = Slots(stage.env, episodes, stage.tasks, done=groups.restore())
@@ -272,13 +277,38 @@ class EmbodiedRollout(GroupRollout):
         rng = derive_rng(self.config.seed, "another goal", split, episode.group_id, num_quarantines)
         return replace(episode, goal=int(rng.integers(num_goals)))
 
-    def _blank_rows(self, episodes: Sequence[Episode], draws: tuple[int | str, ...] | None) -> EpisodeRows:
-        rows = EpisodeRows(self.config, episodes, self.policy)
+    def _blank_rows(self, episodes: Sequence[Episode], split: str, draws: tuple[int | str, ...] | None) -> EpisodeRows:
+        rows = EpisodeRows(self.config, episodes, self._layout(split))
         if draws is not None:
-            rows.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
+            rows.columns["seed"][:] = [derive_seed(*draws, episode.row) for episode in episodes]
+            if not self._is_ensembled(split):  # which draws the noise of each step when it needs it
+                rows.draw_noise(self.policy.horizon, self.config.rollout.chunk_correlation)
         rows.columns["instruction_ids"] = self._instructions[rows.columns["env_task_id"]]
         rows.columns["policy_version"][:] = self.policy_version
         return rows
+
+    def _is_ensembled(self, split: str) -> bool:
+        return split == "eval" and self.config.evaluation.temporal_ensemble_coeff is not None
+
+    def _layout(self, split: str) -> RowLayout:
+        """Return the layout of a split's rows."""
+        if self._is_ensembled(split):
+            return RowLayout.of_steps(self.config)
+        return RowLayout.of_chunks(self.config, self.policy)
+
+    def _ensembled(self, decide: Decide, rows: EpisodeRows, *, is_greedy: bool) -> Decide:
+        """Return the policy that executes means of what ``decide`` plans in the rows' episodes."""
+        seeds, ensemble = rows.columns["seed"], self._ensemble(len(rows.columns["uid"]))
+
+        def draw_noise(row: int, t: int) -> np.ndarray:
+            return self._draw_noise(derive_rng(int(seeds[row]), t), 1)[0]
+
+        return ensembled(decide, ensemble, None if is_greedy else draw_noise)
+
+    def _ensemble(self, num_episodes: int) -> TemporalEnsemble:
+        coefficient = self.config.evaluation.temporal_ensemble_coeff
+        assert coefficient is not None
+        return TemporalEnsemble(coefficient, num_episodes, self.policy.horizon, self.config.policy.action_dim)
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of environment faults since the last call."""
@@ -296,9 +326,7 @@ class EmbodiedRollout(GroupRollout):
         uniforms = None if noise is None else padded(noise, batch_size)
         with span("act", "policy", rows=num_rows):
             decision = policy.act(batch, uniforms, self.config.rollout.temperature)
-        # A Gaussian sample may lie outside the environment's bounds.
-        actions = recorded_actions(self._action_space, decision.actions[:num_rows])
-        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
+        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
         """Return, by task, the SHA-256 digest of the first observation, and whether it shows stand-in assets.
@@ -327,7 +355,7 @@ class EmbodiedRollout(GroupRollout):
         return VectorEnv(
             [functools.partial(make_env, env, name, split) for name in names],
             num_workers=num_processes,
-            chunk_size=self.config.policy.chunk_size,
+            chunk_size=self._layout(split).chunk_size,
             info_keys=("success",),
             names=names,
             supervision=self._supervision,
@@ -395,15 +423,20 @@ class EmbodiedRollout(GroupRollout):
         """Return the chunk of actions of a single episode's decision, float32 ``[C, A]``."""
         batch = {name: values[None] for name, values in entries.items()}
         batch["instruction_ids"] = self._instructions[task : task + 1]
-        return self._decide(batch, noise[None], SMALLEST_BATCH).actions[0]
+        planned = self._decide(batch, noise[None], SMALLEST_BATCH).actions[0]
+        return recorded_actions(self._action_space, planned[: self.config.policy.chunk_size])
 
     def _noise_of(self, seed: int) -> np.ndarray:
         """Return the noise of an episode with a decision at every step, float32 ``[max_steps, R]``."""
-        shape = (self.config.env.max_steps, self.policy.num_draws)
-        return chunk_uniforms(derive_rng(seed), shape, self.policy.horizon, self.config.rollout.chunk_correlation)
+        return self._draw_noise(derive_rng(seed), self.config.env.max_steps)
+
+    def _draw_noise(self, rng: np.random.Generator, num_decisions: int) -> np.ndarray:
+        """Draw the noise of decisions, float32 ``[num_decisions, R]``."""
+        shape = (num_decisions, self.policy.num_draws)
+        return chunk_uniforms(rng, shape, self.policy.horizon, self.config.rollout.chunk_correlation)
 
     def record_video(self, path: Path, num_episodes: int) -> str | None:
-        """Render greedy evaluation episodes side by side as an animation, one frame per decision.
+        """Render greedy evaluation episodes side by side as an animation, one frame for each C steps.
 
         The tasks take turns. The number of episodes is limited to the number of goals of the split.
 
@@ -432,17 +465,24 @@ class EmbodiedRollout(GroupRollout):
         config = self.config.env
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         frames, over, success, num_steps = [frame_of(config, env)], False, False, 0
-        while not over:
+        decide: Decide = self._decide_together
+        chunk_size = self._layout("eval").chunk_size
+        if self._is_ensembled("eval"):
+            decide = ensembled(decide, self._ensemble(1), None)
+        for t in itertools.count():
             batch = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
             batch["instruction_ids"] = self._instructions[task : task + 1]
-            chunk = self._decide(batch, None, SMALLEST_BATCH).actions
-            for action in numbered_actions(self._action_space, chunk)[0]:
+            planned = decide(Situation(np.array([0]), np.array([t]), batch, None, 1)).actions[0, :chunk_size]
+            for action in numbered_actions(self._action_space, recorded_actions(self._action_space, planned)):
                 observation, _, terminated, truncated, info = env.step(action)
                 success, num_steps = success or read_success(info["success"]), num_steps + 1
                 over = terminated or truncated
                 if over:
                     break
-            frames.append(frame_of(config, env))
+            if over or num_steps % self.config.policy.chunk_size == 0:
+                frames.append(frame_of(config, env))
+            if over:
+                break
         return Clip(frames, config.tasks[task], goal, success, num_steps)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,6 +54,11 @@ class Slots:
         self._starting: set[int] = set()  # slots whose reset is in flight
         self._decision: dict[int, int] = {}
         self._observation: dict[str, np.ndarray] = {}
+
+    @property
+    def chunk_size(self) -> int:
+        """C, actions that an environment executes at a time."""
+        return self._env.chunk_size
 
     def episode(self, slot: int) -> Episode:
         """Return the episode of an environment."""
@@ -135,19 +140,54 @@ class MemoryJournal:
         self._pieces.append(table)
 
 
+@dataclass(frozen=True)
+class RowLayout:
+    """The sizes of an episode's row.
+
+    Attributes:
+        num_decisions: T, decisions of the longest episode.
+        chunk_size: C, actions of a decision.
+        num_tokens: L, log-probs of a decision.
+        num_draws: R, numbers that a decision records.
+        token_dtype: Dtype of these numbers.
+        has_observations: Whether the row has the observations before its decisions.
+    """
+
+    num_decisions: int
+    chunk_size: int
+    num_tokens: int
+    num_draws: int
+    token_dtype: np.dtype[Any]
+    has_observations: bool
+
+    @classmethod
+    def of_chunks(cls, config: EmbodiedConfig, policy: ActingPolicy) -> "RowLayout":
+        """Return the layout of episodes whose decisions are executed as chunks."""
+        sizes = (config.num_decisions, config.policy.chunk_size, policy.num_tokens, policy.num_draws)
+        return cls(*sizes, policy.token_dtype, has_observations=True)
+
+    @classmethod
+    def of_steps(cls, config: EmbodiedConfig) -> "RowLayout":
+        """Return the layout of episodes with a decision for each step, an ensemble's action without tokens.
+
+        It has no observations: one for each step, images included, would take too much memory.
+        """
+        action_dim = config.policy.action_dim
+        return cls(config.env.max_steps, 1, action_dim, 0, np.dtype(np.float32), has_observations=False)
+
+
 class EpisodeRows:
     """Columns of embodied rows while they are filled, one row per episode.
 
     Args:
         config: Run configuration.
         episodes: Episodes to play.
-        policy: Policy that acts.
+        layout: Sizes of a row.
     """
 
-    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], policy: ActingPolicy) -> None:
-        decided = (len(episodes), config.num_decisions)
-        shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
-        self._horizon, self._correlation = policy.horizon, config.rollout.chunk_correlation
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], layout: RowLayout) -> None:
+        decided = (len(episodes), layout.num_decisions)
+        shape, self._layout, self._chunk = (*decided, layout.num_tokens), layout, layout.chunk_size
         self._env, self._max_steps = config.env, np.array([config.env.max_steps_of(e.env_task_id) for e in episodes])
         self._has_token = tokens_by_task(config)
         self.noise: np.ndarray | None = None
@@ -158,7 +198,7 @@ class EpisodeRows:
             "goal": np.array([e.goal for e in episodes], np.int64),
             "seed": np.zeros(len(episodes), np.int64),
             "policy_version": np.zeros(len(episodes), np.int64),
-            "action_tokens": np.zeros((*decided, policy.num_draws), policy.token_dtype),
+            "action_tokens": np.zeros((*decided, layout.num_draws), layout.token_dtype),
             "actions": np.zeros((*decided, self._chunk, config.policy.action_dim), np.float32),
             "log_probs": np.zeros(shape, np.float32),
             "loss_mask": np.zeros(shape, bool),
@@ -169,21 +209,22 @@ class EpisodeRows:
             "truncated": np.zeros(len(episodes), bool),
         }
 
-    def draw_noise(self, seeds: Sequence[int]) -> None:
-        """Draw each row's noise from its own seed, independent of the other rows."""
-        _, *shape = self.columns["action_tokens"].shape
-        self.columns["seed"][:] = seeds
-        self.noise = np.empty((len(seeds), *shape), np.float32)  # empty if this rank has no episodes
-        for noise, seed in zip(self.noise, seeds, strict=True):
-            noise[:] = chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation)
+    def draw_noise(self, horizon: int, correlation: float) -> None:
+        """Draw each row's noise from its own seed, independent of the other rows; see :func:`.chunk_uniforms`."""
+        rows, *shape = self.columns["action_tokens"].shape
+        self.noise = np.empty((rows, *shape), np.float32)  # empty if this rank has no episodes
+        for noise, seed in zip(self.noise, self.columns["seed"].tolist(), strict=True):
+            noise[:] = chunk_uniforms(derive_rng(seed), tuple(shape), horizon, correlation)
 
     def record_observation(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
-        """Record the observations before a decision.
+        """Record the observations before a decision, if rows have them.
 
         Raises:
             ConfigError: An episode continues after ``env.max_steps``.
         """
         self._require_end(bool((t < self.columns["action_tokens"].shape[1]).all()))
+        if not self._layout.has_observations:
+            return
         for name, values in observation.items():
             if name not in self.columns:
                 shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]

@@ -1,7 +1,7 @@
 """Episodes in progress: the policy decides, and environments execute its chunks, turn after turn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -9,7 +9,7 @@ import numpy as np
 
 from embodyflow.policies.base import Decision
 from embodyflow.rollouts.embodied.episode_rows import EpisodeRows, GroupJournal, Slots, SolvedGoals
-from embodyflow.rollouts.embodied.executable_actions import numbered_actions
+from embodyflow.rollouts.embodied.executable_actions import numbered_actions, recorded_actions
 from embodyflow.simulation.vector.env import VectorEnv
 
 
@@ -124,6 +124,9 @@ class EpisodeTurns:
         observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
         noise = None if record.noise is None else record.noise[rows, t]
         decision = self._decide(Situation(rows, t, observation, noise, len(part)))
+        # A Gaussian sample may lie outside the environment's bounds.
+        actions = recorded_actions(self._action_space, decision.actions[:, : slots.chunk_size])
+        decision = replace(decision, actions=actions)
         slots.begin_step(playing, numbered_actions(self._action_space, decision.actions))
         return _Turn(starting, playing, decision)
 

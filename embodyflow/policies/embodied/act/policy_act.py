@@ -70,8 +70,7 @@ class ACTPolicy:
         if uniforms is not None:
             numbers = numbers + every * standard_samples(torch.from_numpy(uniforms)).to(self._device)
         log_probs = log_densities(numbers, medians.flatten(1), every)[:, : self.num_tokens]
-        executed = numbers.unflatten(1, (self.horizon, -1))[:, : self.config.chunk_size]
-        actions = self._act.statistics.actions(executed)
+        actions = self._act.statistics.actions(numbers.unflatten(1, (self.horizon, -1)))
         return Decision(numbers.cpu().numpy(), log_probs.contiguous().cpu().numpy(), actions.cpu().numpy())
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -111,7 +111,7 @@ class FlowVLAPolicy(ABC):
         normals = None if uniforms is None else standard_normals(self._chain(torch.from_numpy(uniforms)))
         chain, velocities = self._denoise(seen, None if normals is None else normals.to(self._device), temperature)
         log_probs = self._log_probs(chain, velocities, temperature)
-        actions = self._flow_vla.statistics.actions(chain[:, : self.config.chunk_size, -1])
+        actions = self._flow_vla.statistics.actions(chain[:, :, -1])
         return Decision(chain.flatten(1).cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
 
     def follow(self, seen: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
@@ -122,10 +122,10 @@ class FlowVLAPolicy(ABC):
             noise: Noise of the planned actions, float32 ``[n, H, Amax]``.
 
         Returns:
-            Actions to execute, float32 ``[n, C, A]``.
+            Planned actions, float32 ``[n, H, A]``.
         """
         chain, _ = self._denoise(seen, noise[:, :, None], 1.0)
-        return self._flow_vla.statistics.actions(chain[:, : self.config.chunk_size, -1])
+        return self._flow_vla.statistics.actions(chain[:, :, -1])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's steps, float32 ``[N, T, L]``; zero outside its mask."""

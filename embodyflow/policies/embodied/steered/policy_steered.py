@@ -71,7 +71,7 @@ class SteeredPolicy(SquashedGaussianPolicy):
 
     @torch.inference_mode()
     def follow(self, observation: dict[str, np.ndarray], noise: torch.Tensor) -> np.ndarray:
-        """Return the actions to which noise, float32 ``[n, H, Amax]``, leads the frozen policy, float32 ``[n, C, A]``.
+        """Return the actions to which noise, float32 ``[n, H, Amax]``, leads the frozen policy, float32 ``[n, H, A]``.
 
         Args:
             observation: Observations of the frozen policy, see there.

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose
+from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose, choose_by_head
+from embodyflow.policies.language.layers.onednn_linear import OneDNNLinear
 
 PIECE = 2**25
 """Logits of one piece, 128 MiB in float32: 128 places with Gemma's vocabulary."""
@@ -60,6 +61,8 @@ def choose_in_pieces(
     def forward(**arguments: Any) -> tuple[Tensor, Tensor]:
         hidden = model.base_model(**arguments).last_hidden_state[places]
         size = max(PIECE // model.config.vocab_size, 1)
+        if (weight := _plain_weight(model)) is not None and type(hidden) is Tensor and hidden.dtype == weight.dtype:
+            return choose_by_head(hidden, weight, targets, temperature, size)
         pieces = [
             checkpoint(_choose, model, *piece, temperature, use_reentrant=False, preserve_rng_state=False)
             for piece in zip(hidden.split(size), targets.split(size), strict=True)
@@ -78,6 +81,15 @@ def logits_of(model: Any, hidden: Tensor) -> Tensor:
     logits: Tensor = model.get_output_embeddings()(hidden)
     cap = getattr(model.config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _plain_weight(model: Any) -> Tensor | None:
+    """Return the weight of a head that only multiplies by it; ``None`` for others, such as one with adapters."""
+    head, cap = model.get_output_embeddings(), getattr(model.config, "final_logit_softcapping", None)
+    if type(head) not in (nn.Linear, OneDNNLinear) or head.bias is not None or cap is not None:
+        return None
+    weight = head.weight
+    return weight if type(weight) in (Tensor, nn.Parameter) else None  # others are spread over processes
 
 
 def _choose(model: Any, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from embodyflow.policies.language.causal_lm import chosen_causal_lm
-from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose
+from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose, choose_by_head
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log-probs": lambda log_probs, entropy: (log_probs * torch.arange(7)).sum(),
@@ -29,6 +29,35 @@ def test_values_and_gradients_match_torchs_distribution(loss: str, piece: int, m
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     gradients = [torch.autograd.grad(LOSSES[loss](*pair), logits)[0] for pair in (mine, expected)]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("learns", ["head and rest", "head", "rest"])
+@pytest.mark.parametrize(("rows", "piece"), [(7, 2**20), (3, 22), (1, 11)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_head_in_pieces_matches_torchs_distribution(
+    loss: str, rows: int, piece: int, learns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_causal_lm, "PIECE", piece)
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(7, 5), torch.randn(11, 5), torch.randint(11, (7,))
+    leaves = [each.requires_grad_() for each, name in ((hidden, "rest"), (weight, "head")) if name in learns]
+    distribution = Categorical(logits=hidden @ weight.t() / 0.7)
+    mine = choose_by_head(hidden, weight, targets, 0.7, rows)
+    expected = distribution.log_prob(targets), distribution.entropy()
+    for one, other in zip(mine, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    for one, other in zip(
+        *(torch.autograd.grad(LOSSES[loss](*pair), leaves) for pair in (mine, expected)), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+def test_a_head_in_pieces_keeps_no_logits() -> None:
+    hidden, weight = torch.randn(64, 8, requires_grad=True), torch.randn(1000, 8, requires_grad=True)
+    kept = list[torch.Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        choose_by_head(hidden, weight, torch.zeros(64, dtype=torch.int64), 1.0, 16)
+    assert sum(tensor.nbytes for tensor in kept) < hidden.nbytes + weight.nbytes + 64 * 32
 
 
 def test_only_the_logits_are_kept_for_the_backward_pass() -> None:

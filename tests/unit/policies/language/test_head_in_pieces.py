@@ -37,6 +37,18 @@ class Largest(TorchDispatchMode):
         return outputs
 
 
+class LargestLogits(TorchDispatchMode):
+    """Notes the number of rows of the largest tensor with a column for each token of the vocabulary."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = operation(*args, **(kwargs or {}))
+        found = [each for each in tree_leaves(outputs) if isinstance(each, torch.Tensor) and each.ndim]
+        self.rows = max([self.rows, *(each.numel() // len(VOCAB) for each in found if each.shape[-1] == len(VOCAB))])
+        return outputs
+
+
 @pytest.fixture
 def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda num_logits: monkeypatch.setattr(head_causal_lm, "PIECE", num_logits)
@@ -74,7 +86,19 @@ def test_a_small_batch_is_computed_at_once_bit_by_bit(pieces_of: Callable[[int],
     assert len(seen) == 1
     pieces_of(4 * policy.model.config.vocab_size)
     trained_on(policy, batch)
-    assert max(seen[1:]) == 4 and sum(seen[1:]) == 2 * 83  # forward, and again backward
+    assert len(seen) == 1  # pieces multiply by the head's weight themselves
+
+
+def test_a_head_with_adapters_is_called_for_each_piece(pieces_of: Callable[[int], None]) -> None:
+    policy, batch, seen = built("qwen3"), siblings(GROUPS, GROUPED), []
+    head = policy.model.lm_head
+    policy.model.lm_head = torch.nn.Sequential(head)
+    whole = trained_on(policy, batch)
+    head.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs.flatten(0, -2))))
+    pieces_of(4 * policy.model.config.vocab_size)
+    for mine, expected in zip(trained_on(policy, batch), whole, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-4)
+    assert max(seen) == 4 and sum(seen) == 2 * 83  # forward, and again backward
 
 
 @contextmanager
@@ -104,13 +128,13 @@ def test_no_tensor_of_an_engine_holds_the_logits_of_a_prompt(
     expected = engine.score(sequences)
     if in_pieces:
         pieces_of(ROWS * len(VOCAB))
+    with LargestLogits() as logits:
+        scores = engine.score(sequences)
+    assert (logits.rows <= ROWS) == in_pieces
+    for mine, theirs in zip(scores, expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(mine), torch.from_numpy(theirs), atol=1e-5, rtol=0)
     heads: list[int] = []
     head = engine._model.get_output_embeddings()
     head.register_forward_hook(lambda module, inputs, outputs: heads.append(outputs.numel() // len(VOCAB)))
-    scores = engine.score(sequences)
-    assert (max(heads) <= ROWS) == in_pieces
-    for mine, theirs in zip(scores, expected, strict=True):
-        torch.testing.assert_close(torch.from_numpy(mine), torch.from_numpy(theirs), atol=1e-5, rtol=0)
-    heads.clear()
     engine.generate([Request(tuple(range(1, 40)), 0)], Sampling(1))
     assert heads == [1]  # a prompt has logits at its last place only

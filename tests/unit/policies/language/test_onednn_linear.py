@@ -46,6 +46,17 @@ def test_outputs_and_gradients_match_a_plain_layer(
         torch.testing.assert_close(layer(inputs), plain(inputs), atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_faster", [False, True])
+@pytest.mark.parametrize("size", [3, 64, 100])
+def test_a_product_is_added_block_by_block(is_faster: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_linear, "IS_FASTER", is_faster)
+    monkeypatch.setattr(onednn_linear, "BLOCK", 32)
+    left, right, total = torch.randn(9, size), torch.randn(9, 5), torch.randn(size, 5)
+    expected = total + left.t() @ right
+    onednn_linear.add_product_of_columns(total, left, right)
+    torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-5)
+
+
 def test_a_frozen_layer_passes_its_gradient_on() -> None:
     layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256, requires_grad=True)
     onednn_linear.use_in(layer)
