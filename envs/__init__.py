@@ -5,6 +5,7 @@ Each module registers one environment. To add your own, import its module here a
 
 import envs.adapted
 import envs.aloha
+import envs.brax
 import envs.env_pool
 import envs.libero
 import envs.metaworld

@@ -1,13 +1,14 @@
-"""HalfCheetah in EnvPool's batch: alone, in our vector environment, and with our policy in the loop.
+"""HalfCheetah in a batched simulator: alone, in our vector environment, and with our policy in the loop.
 
     python -m benchmarks.robots.batched_env
+    python -m benchmarks.robots.batched_env --simulator brax --output benchmarks/results/batched_env_brax.json
 
-Needs the extra envpool. Every contender steps 64 environments in this process, with one torch thread, and they take
+The simulator is EnvPool (extra envpool) or Brax (extra brax), whose HalfCheetah has other physics. Every contender steps 64 environments in this process, with one torch thread, and they take
 turns:
 
-- EnvPool alone, with actions that were drawn before.
-- Our supervised vector environment on EnvPool (``env.vector``), with the same actions.
-- Our rollout worker on EnvPool: it decides, draws actions, steps and records rows.
+- The simulator alone, with actions that were drawn before.
+- Our supervised vector environment on it (``env.vector``), with the same actions.
+- Our rollout worker on it: it decides, draws actions, steps and records rows.
 - Our rollout worker on single environments of Gymnasium, which two processes step.
 
 EnvPool steps in threads of its own, by default one per core. Figures are environment steps per second, medians over the
@@ -35,7 +36,7 @@ from embodyflow.simulation.control_env import control_env
 from embodyflow.simulation.supervision import Supervision
 
 RESULTS = ROOT / "benchmarks/results/batched_env.json"
-ALONE, VECTOR, WORKER, SINGLE = "EnvPool alone", "our vector environment", "our worker", "our worker, single ones"
+ALONE, VECTOR, WORKER, SINGLE = "simulator alone", "our vector environment", "our worker", "our worker, single ones"
 EXPERIMENT = ("experiment=half_cheetah", "run_id=batched", "rollout.num_workers=1")
 
 Play = Callable[[int], object]
@@ -49,7 +50,7 @@ def config_of(num_envs: int, num_steps: int, *words: str) -> ControlConfig:
     return config
 
 
-def play_alone(stack: ExitStack, actions: np.ndarray) -> Play:
+def play_env_pool(stack: ExitStack, actions: np.ndarray) -> Play:
     """Return a function that steps EnvPool by the actions [T, N, A]."""
     import envpool
 
@@ -62,6 +63,32 @@ def play_alone(stack: ExitStack, actions: np.ndarray) -> Play:
             pool.step(each)
 
     return play
+
+
+def play_brax(stack: ExitStack, actions: np.ndarray) -> Play:
+    """Return a function that steps Brax by the actions [T, N, A], as one program of JAX for each step."""
+    del stack
+    import jax
+    from brax import envs
+
+    env = envs.get_environment("halfcheetah", backend="spring")
+    step, keys = jax.jit(jax.vmap(env.step)), jax.random.split(jax.random.PRNGKey(0), actions.shape[1])
+    state = jax.jit(jax.vmap(env.reset))(keys)
+
+    def play(_: int) -> None:
+        now = state
+        for each in actions.astype(np.float32):
+            now = step(now, each)
+            np.asarray(now.obs), np.asarray(now.reward), np.asarray(now.done)
+
+    return play
+
+
+SIMULATORS: dict[str, tuple[str, Callable[[ExitStack, np.ndarray], Play]]] = {
+    "envpool": ("env=env_pool", play_env_pool),
+    "brax": ("env=brax", play_brax),
+}
+"""The word of our configuration for each simulator, and its bare loop."""
 
 
 def play_vector(stack: ExitStack, config: ControlConfig, actions: np.ndarray) -> Play:
@@ -98,6 +125,7 @@ def measure(plays: Mapping[str, Play], num_rounds: int, num_steps: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulator", choices=list(SIMULATORS), default="envpool")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--num-steps", type=int, default=200, help="steps of each environment and round")
@@ -106,7 +134,8 @@ def main() -> None:
     num_envs, num_steps = arguments.num_envs, arguments.num_steps
     torch.set_num_threads(1)
     actions = derive_rng(0, "actions").uniform(-1, 1, (num_steps, num_envs, 6))
-    batched = config_of(num_envs, num_steps, "env=env_pool")
+    word, play_alone = SIMULATORS[arguments.simulator]
+    batched = config_of(num_envs, num_steps, word)
     single = config_of(num_envs, num_steps, "rollout.env_processes=2")
     with ExitStack() as stack:
         plays = {
@@ -117,7 +146,7 @@ def main() -> None:
         }
         rates = measure(plays, arguments.rounds, num_envs * num_steps)
     row = compare(rates)
-    write_report(arguments.output, ("envpool", "gymnasium", "mujoco", "torch"), [row], num_envs=num_envs)
+    write_report(arguments.output, (arguments.simulator, "gymnasium", "mujoco", "torch"), [row], num_envs=num_envs)
 
 
 def compare(rates: Mapping[str, list[float]]) -> dict[str, object]:

@@ -173,17 +173,26 @@ def vector_env() -> str:
 
 def batched_env() -> str:
     """Return steps per second of EnvPool alone, in our vector environment and with a policy in the loop."""
-    report = read("batched_env")
+    return _batched_env("batched_env", "EnvPool")
+
+
+def batched_env_brax() -> str:
+    """Return the same of Brax."""
+    return _batched_env("batched_env_brax", "Brax")
+
+
+def _batched_env(name: str, simulator: str) -> str:
+    report = read(name)
     [found] = report["comparisons"]
     rates = {name: median(each) for name, each in found["steps_per_second"].items()}
     alone, vector, worker, single = rates.values()
     rows = [
-        ("EnvPool alone", f"{alone:,.0f}", "", machine(report)),
+        (f"{simulator} alone", f"{alone:,.0f}", "", machine(report)),
         ("our vector environment on it", f"{vector:,.0f}", f"{found['share_of_vector_environment']:.2f}", ""),
         ("our rollout worker on it", f"{worker:,.0f}", f"**{found['share_with_policy']:.2f}**", ""),
         ("our rollout worker on single environments", f"{single:,.0f}", "", ""),
     ]
-    return table(("HalfCheetah-v5", "Steps/s", "Share of EnvPool's", "Machine"), rows)
+    return table(("HalfCheetah", "Steps/s", f"Share of {simulator}'s", "Machine"), rows)
 
 
 def libero() -> str:
@@ -212,5 +221,6 @@ TABLES = (
     dsrl,
     vector_env,
     batched_env,
+    batched_env_brax,
     libero,
 )
