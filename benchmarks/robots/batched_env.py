@@ -3,8 +3,8 @@
     python -m benchmarks.robots.batched_env
     python -m benchmarks.robots.batched_env --simulator brax --output benchmarks/results/batched_env_brax.json
 
-The simulator is EnvPool (extra envpool) or Brax (extra brax), whose HalfCheetah has other physics. Every contender steps 64 environments in this process, with one torch thread, and they take
-turns:
+The simulator is EnvPool (extra envpool) or Brax (extra brax), whose HalfCheetah has other physics. Every contender
+steps 64 environments in this process, with one torch thread, and they take turns:
 
 - The simulator alone, with actions that were drawn before.
 - Our supervised vector environment on it (``env.vector``), with the same actions.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from embodyflow.datasets.dataset import Columns, Dataset, DatasetEpisode, FeatureStatistics
+from embodyflow.datasets.feature_names import SUCCESS
 from embodyflow.errors import ConfigError
 
 
@@ -89,6 +90,18 @@ class DatasetDemonstrations:
         numbers = {name: column for name, column in self._columns.items() if not column.is_image}
         for episode in episodes:
             self._read(episode, numbers)
+
+    def failed(self, episodes: Sequence[DatasetEpisode]) -> list[DatasetEpisode]:
+        """Return the episodes without a step that succeeds, if the data set has LeRobot's ``next.success``.
+
+        Raises:
+            ConfigError: See :meth:`read`.
+        """
+        about = self._dataset.features.get(SUCCESS)
+        if about is None or about.is_text or about.is_image:
+            return []
+        column = {SUCCESS: Column((SUCCESS,), about.shape, np.dtype(np.float64))}
+        return [episode for episode in episodes if not self._read(episode, column)[SUCCESS].any()]
 
     def read(self, episode: DatasetEpisode) -> Columns:
         """Return the columns of an episode, ``[T, ...]``.

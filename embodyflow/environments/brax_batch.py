@@ -1,7 +1,7 @@
 """Brax's simulators (Freeman et al. 2021, arXiv:2106.13281), which step all lanes of a batch in one program of JAX.
 
-Brax's own adapter follows an older version of Gymnasium. This batch begins each episode by a seed of its own, and ends it
-after ``max_episode_steps``.
+Brax's own adapter follows an older version of Gymnasium. This batch begins each episode by a seed of its own, and ends
+it after ``max_episode_steps``.
 """
 
 from collections.abc import Sequence

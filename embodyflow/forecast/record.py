@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from embodyflow.config import RunConfig
-from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.errors import ConfigError
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.graph.critical_path import critical_path
@@ -90,7 +90,7 @@ def read_run(folder: RunFolder) -> RunRecord:
     name = folder.path.name
     if folder.is_evaluation():
         raise ConfigError(f"{name}: is an evaluation; allowed are training runs")
-    config = validate_config(folder.config())
+    config = validate_recorded(folder.config(), name)
     _refuse_uneven(name, config)
     graph = load_pipeline(**config.pipeline.source())
     lines = _timed_lines(folder.metrics.path)

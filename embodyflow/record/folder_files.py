@@ -47,6 +47,8 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
+        if path.is_fifo():  # would be read without end
+            raise OSError("it is a pipe")
         values = parse(path.read_text())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: is damaged: {' '.join(str(error).split())}") from error

@@ -1,6 +1,7 @@
 """Whether a data set of demonstrations matches an environment and a policy."""
 
 import difflib
+import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.config.robots.warm_start import DatasetConfig
 from embodyflow.datasets.dataset import DatasetEpisode
 from embodyflow.datasets.demonstrations import Column, DatasetDemonstrations
+from embodyflow.datasets.feature_names import SUCCESS
 from embodyflow.datasets.opening import open_dataset
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import observation_fields
 from embodyflow.policies.policy_registry import find_policy
 from embodyflow.references import resolve
+
+_logger = logging.getLogger(__name__)
 
 
 def open_demonstrations(config: EmbodiedConfig, env: gym.Env[Any, Any]) -> DatasetDemonstrations:
@@ -89,6 +93,12 @@ def check_dataset(config: EmbodiedConfig, env: gym.Env[Any, Any], instructions: 
         _check_statistics(config, demonstrations)
         _check_units(demonstrations.statistics("actions").mean, env.action_space)
     demonstrations.check(episodes)
+    if failed := demonstrations.failed(episodes):
+        _logger.warning(
+            "warm_start.dataset=%s: %d of the %d chosen episodes end without success (%s), such as episode %d; they "
+            "are cloned like the others",
+            *(chosen.path, len(failed), len(episodes), SUCCESS, failed[0].index),
+        )
     if chosen.statistics == "dataset":
         for name in ("state", "actions"):
             if name == "actions" or name in config.policy.observation_keys:

@@ -1,13 +1,17 @@
 """Tools of an MCP server, described and called as an agent's own."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import jsonschema
+from jsonschema_specifications import REGISTRY
 from mcp_types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
 from mcp_types import Tool as ListedTool
+from referencing import Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from embodyflow.agents.mcp.mcp_connection import McpConnection
 from embodyflow.agents.tools.tool import ModelMistake, ModelTool
@@ -41,6 +45,10 @@ class McpTool(ModelTool):
             raise ConfigError(
                 f"rollout.agent.tools: {config.mcp.name}: {listed.name}: its schema is wrong: {error.message}"
             ) from error
+        if (missing := _missing(listed.input_schema)) is not None:
+            raise ConfigError(
+                f"rollout.agent.tools: {config.mcp.name}: {listed.name}: its schema is wrong: it has no {missing}"
+            )
         self._validator = validator(listed.input_schema)
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +77,12 @@ def mcp_tools(config: ToolConfig) -> list[McpTool]:
     assert config.mcp is not None
     key, connection = f"rollout.agent.tools: {config.mcp.name}", McpConnection(config.mcp)
     try:
-        listed = {tool.name: tool for tool in connection.list_tools(config.timeout)}
+        offered = connection.list_tools(config.timeout)
+        listed = {tool.name: tool for tool in offered}
+        if len(listed) < len(offered):
+            names = [tool.name for tool in offered]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"{key}: lists the tool {twice} twice; names must differ")
         return [McpTool(listed[name], config, connection) for name in _names(config.mcp, list(listed), key)]
     except ConfigError:
         connection.close()
@@ -78,6 +91,30 @@ def mcp_tools(config: ToolConfig) -> list[McpTool]:
         connection.close()
         reason = f"no answer within timeout={config.timeout:g} seconds" if isinstance(error, TimeoutError) else error
         raise ConfigError(f"{key}: its tools cannot be listed: {reason}") from error
+
+
+def _references(schema: object) -> Iterator[str]:
+    """Yield the references in a schema to parts of it, and to other schemas."""
+    if isinstance(schema, Mapping):
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
+
+
+def _missing(schema: Mapping[str, Any]) -> str | None:
+    """Return a reference that leads nowhere, at which a validator would raise while an episode is played."""
+    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    address = resource.id() or ""
+    resolver = REGISTRY.with_resource(address, resource).resolver(address)
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            return reference
+    return None
 
 
 def _names(config: McpServerConfig, listed: list[str], key: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self, get_type_hints
 
 from packaging.version import Version
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from embodyflow.config.agents.agent import CallLimits, ToolConfig
 from embodyflow.errors import ConfigError
@@ -79,7 +79,7 @@ class Tool(ModelTool):
         queue: Name of the queue that its calls wait in; ``None`` means one of its own.
 
     Raises:
-        ConfigError: An argument has no type or no description.
+        ConfigError: An argument has no type or no description, or cannot be given by its name.
     """
 
     def __init__(
@@ -92,10 +92,15 @@ class Tool(ModelTool):
         name = function.__name__
         super().__init__(name, function, config, (ModelMistake, *mistakes), queue or name)
         self.schema = _schema_of(function)
-        hints = get_type_hints(function)
+        hints, parameters = get_type_hints(function), _parameters_of(function)
+        self._names = [*parameters]
+        # An alias may be any name; a field's own may be neither `_x` nor one of pydantic's, such as `model_config`.
         fields: dict[str, Any] = {
-            name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-            for name, parameter in inspect.signature(function).parameters.items()
+            f"argument_{place}": (
+                hints[name],
+                Field(... if parameter.default is parameter.empty else parameter.default, alias=name),
+            )
+            for place, (name, parameter) in enumerate(parameters.items())
         }
         self._arguments = create_model(self.name, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
@@ -118,7 +123,7 @@ class Tool(ModelTool):
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "arguments"
             raise ModelMistake(f"{self.name}: {place}: {first['msg'].lower()}") from error
-        return {name: getattr(values, name) for name in type(values).model_fields}
+        return {name: getattr(values, f"argument_{place}") for place, name in enumerate(self._names)}
 
 
 def build_tools(configs: Sequence[ToolConfig], mistakes: Sequence[str] = ()) -> dict[str, ModelTool]:
@@ -171,7 +176,7 @@ def _check_mcp() -> None:
 
 
 def text_of(answer: Any) -> str:
-    """Return a tool's answer as text; anything but text as JSON, where sets are lists in order.
+    """Return a tool's answer as text; anything but text as JSON, where sets are lists in order, and arrays are lists.
 
     Raises:
         TypeError: The answer holds an object that has no text of its own, such as a generator.
@@ -183,6 +188,8 @@ def _as_json(value: Any) -> Any:
     """Return a value that JSON lacks, such as a date, as text that is the same in each process."""
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)  # its own order differs from process to process
+    if callable(to_list := getattr(value, "tolist", None)):  # of NumPy, torch and pandas, whose texts leave numbers out
+        return to_list()
     text = str(value)
     if _ADDRESS.search(text):
         raise TypeError(f"a tool returned {text[:80]}, which is no text, number, list or object of JSON")
@@ -225,6 +232,22 @@ def exceptions(key: str, references: Sequence[str]) -> list[type[Exception]]:
         if not (isinstance(each, type) and issubclass(each, Exception)):
             raise ConfigError(f"{key}={reference}: must name a subclass of Exception")
     return found
+
+
+def _parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters by name.
+
+    Raises:
+        ConfigError: One cannot be given by its name.
+    """
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(
+                f"rollout.agent.tools: {function.__qualname__} is no tool: its argument {name} is "
+                f"{parameter.kind.description}; allowed are arguments that are given by their names"
+            )
+    return parameters
 
 
 def _schema_of(function: Callable[..., Any]) -> dict[str, Any]:

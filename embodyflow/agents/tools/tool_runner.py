@@ -4,7 +4,8 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,7 +105,10 @@ async def _attempt(tool: Callee, values: Mapping[str, Any], attempt: int) -> Ans
     try:
         async with limit:
             if inspect.iscoroutinefunction(tool.function):
-                value = await tool.function(**values)
+                watched = _Watched(tool.function(**values))
+                value = await watched
+                if watched.longest > tool.config.timeout:  # the limit acts where a coroutine awaits
+                    return Answer("failure", f"{_late(tool)}; it blocked the event loop, and all episodes", attempt)
             else:
                 value = await in_thread(tool.function, values)
                 if inspect.isawaitable(value):  # a decorator may hide that the function is a coroutine function
@@ -117,10 +121,45 @@ async def _attempt(tool: Callee, values: Mapping[str, Any], attempt: int) -> Ans
         if task is None or task.cancelling():
             raise
         return Answer("failure", "it was cancelled", attempt)  # by itself, such as by a library with scopes
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # such as SystemExit and those of libraries; it must not end other episodes
         if limit.expired():
-            return Answer("failure", f"no answer within timeout={tool.config.timeout:g} seconds", attempt)
+            return Answer("failure", _late(tool), attempt)
         return Answer("failure", f"{type(error).__name__}: {error}", attempt)
+
+
+class _Watched:
+    """A coroutine whose time between two awaits is measured, in which no other episode goes on.
+
+    Args:
+        coroutine: Coroutine to await.
+
+    Attributes:
+        longest: Longest time, in seconds.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._steps, self.longest = coroutine.__await__(), 0.0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        go_on, given = self._steps.send, None
+        while True:
+            begin = time.monotonic()
+            try:
+                awaited = go_on(given)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.longest = max(self.longest, time.monotonic() - begin)
+            try:
+                go_on, given = self._steps.send, (yield awaited)
+            except BaseException as error:  # such as a cancellation, which the coroutine may handle
+                go_on, given = self._steps.throw, error
+
+
+def _late(callee: Callee) -> str:
+    return f"no answer within timeout={callee.config.timeout:g} seconds"
 
 
 async def in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from embodyflow.cli.episodes.conversations import conversation_cells
 from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, total_reward
 from embodyflow.cli.tables import as_it_is, table_console
 from embodyflow.config.agents.agent import AgentJobConfig
-from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episodes.episode_record import read_episodes
@@ -89,7 +89,7 @@ def open_episodes(path: Path) -> tuple[RunFolder, EmbodiedConfig | AgentJobConfi
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path}: has no config.yaml; name the folder of a run, such as runs/mine")
     folder = RunFolder(path)
-    config = validate_config(folder.config())
+    config = validate_recorded(folder.config(), str(path))
     if not isinstance(config, EmbodiedConfig | AgentJobConfig):
         raise ConfigError(
             f"{path}: is a run with job={config.job}, which records no whole episodes; allowed are embodied and agent"

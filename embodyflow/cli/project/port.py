@@ -1,9 +1,12 @@
 """``embodyflow port``: the pipeline file for a workflow file of siiRL, and a report of what changed."""
 
+import re
 import sys
 import tempfile
 from pathlib import Path
 
+from embodyflow.cli.plain_text import in_one_line
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.errors import ConfigError
 from embodyflow.graph.siirl.porting import Ported, port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
@@ -22,6 +25,10 @@ def port(workflow: Path, out: Path | None, experiment: str | None = None, share_
     Raises:
         ConfigError: The file cannot be ported or its graph has problems, one line each. No file is written.
     """
+    if experiment is not None and not re.fullmatch(RUN_NAME_PATTERN, experiment):
+        raise ConfigError(
+            f"--experiment={in_one_line(experiment)}: allowed are letters, digits, '.', '_' and '-', such as mine"
+        )
     settings = None if experiment is None else Path("configs", "experiment", f"{experiment}.yaml")
     for option, path in (("--out", out), ("--experiment", settings)):
         if path is not None and path.exists():

@@ -15,7 +15,7 @@ from embodyflow.cli.reproduction.span import Span, span_of
 from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.config import RunConfig
 from embodyflow.config.agents.agent import AgentJobConfig
-from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.config.composition.words import word_of
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.graph import load_pipeline
@@ -49,7 +49,8 @@ def reproduce(run_root: Path, run: str, iterations: str | None) -> int:
 def _reproduce(folder: RunFolder, iterations: str | None) -> int:
     if not folder.ledger_path.is_file():
         raise ConfigError(f"{folder.path}: has no ledger.jsonl; allowed is the folder of a training run")
-    config, ledger = validate_config(folder.config()), Ledger(folder.ledger_path)
+    config = validate_recorded(folder.config(), str(folder.path))
+    ledger = Ledger(folder.ledger_path)
     span = span_of(iterations, folder, config, ledger)
     for line in _cautions(folder, config, span, ledger):
         print(line, flush=True)

@@ -55,7 +55,7 @@ def show_runs(run_root: Path) -> int:
     """
     if not run_root.is_dir():
         raise ConfigError(f"--run-root={run_root}: no such folder; `embodyflow run` makes it with the first run")
-    found = ((_created(path.parent), path.parent) for path in run_root.glob("[!.]*/config.yaml"))
+    found = ((_created(path), path) for path in run_root.glob("[!.]*"))
     folders = sorted((when, path) for when, path in found if when is not None)
     runs = [(path, _listed_or_damaged(RunFolder(path), when)) for when, path in folders]
     shows_origin = any(run.origin for _, run in runs)
@@ -164,8 +164,11 @@ def _success(folder: RunFolder, records: list[dict[str, Any]]) -> float | None:
 
 
 def _created(path: Path) -> float | None:
-    """Return when a run was created, in seconds since the epoch; ``None`` if it is removed just now."""
+    """Return when a run was created, in seconds since the epoch; ``None`` if there is no run."""
+    config = path / "config.yaml"
     try:
-        return (path / "config.yaml").stat().st_mtime
-    except FileNotFoundError:
-        return None
+        return config.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return config.lstat().st_mtime if config.is_symlink() else None  # a link that leads nowhere is a run's damage
+    except OSError:  # links in a circle, or a folder of another user
+        return path.lstat().st_mtime

@@ -8,7 +8,7 @@ from embodyflow.cli.run_folders.found_runs import find_run
 from embodyflow.cli.speed.advice import Advice, advice
 from embodyflow.cli.speed.iteration_time import IterationTime, iteration_time
 from embodyflow.config import RunConfig
-from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.record.metrics_log import records_in
@@ -34,7 +34,7 @@ def show_explanation(run_root: Path, run: str) -> int:
     folder = find_run(run_root, run)
     if folder.is_evaluation():
         raise ConfigError(f"{run}: is an evaluation; allowed are training runs")
-    config = validate_config(folder.config())
+    config = validate_recorded(folder.config(), run)
     graph = load_pipeline(**config.pipeline.source())
     content = folder.metrics.path.read_bytes() if folder.metrics.path.exists() else b""
     time = iteration_time(list(records_in(content.split(b"\n"))), graph, config)

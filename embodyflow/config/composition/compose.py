@@ -148,6 +148,22 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     return config
 
 
+def validate_recorded(values: dict[str, Any], run: str) -> RunConfig:
+    """Validate the configuration in a run's folder, which another version may have written.
+
+    Args:
+        values: Content of its ``config.yaml``.
+        run: Name or folder of the run, for the error.
+
+    Raises:
+        ConfigError: See :func:`validate_config`; the message begins with the run.
+    """
+    try:
+        return validate_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{run}: its config.yaml is not valid in this version: {error}") from error
+
+
 def compose_environment(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose Hydra overrides into the plain values of ``env``, without validating them.
 

@@ -1,6 +1,6 @@
 """Published checkpoints, loaded from a folder or the Hugging Face hub."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.pretrained.weight_files import read_object
+from embodyflow.policies.pretrained.weight_files import read_object, read_shapes
 
 
 def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
@@ -65,20 +65,54 @@ def load_weights(
         translate: Function from a file's weights to the model's, by name; by default the names are the same.
 
     Raises:
-        ConfigError: The files lack a weight, or have one that the model lacks or has in another shape.
+        ConfigError: The files lack a weight, have one that the model lacks or has in another shape, or one with numbers
+            that are not finite.
     """
     if is_outline():
         return
-    expected, found = {name: value.shape for name, value in model.state_dict().items()}, set(optional)
+    shapes: dict[str, Mapping[str, Sequence[int]]] = {}
     for file in files:
         stored = _read_weights(file)
         state = {name: value.float() for name, value in (translate(stored) if translate else stored).items()}
-        wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
-        if wrong:
-            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is not a parameter of this model")
+        shapes[file.name] = {name: value.shape for name, value in state.items()}
+        _check_present(model, {file.name: shapes[file.name]})
+        for name, value in state.items():
+            if not value.sum().isfinite():  # reads the weights once and allocates nothing
+                raise ConfigError(f"policy.path: {file.name} has NaN or infinite numbers in {name}")
         model.load_state_dict(state, strict=False, assign=True)
-        found |= set(state)
-    missing = sorted(set(expected) - found)
+    _check_missing(model, shapes, optional)
+
+
+def check_shapes(model: nn.Module, files: Sequence[Path], optional: Set[str] = frozenset()) -> None:
+    """Compare files of weights with a model by their headers; the files must be whole.
+
+    Args:
+        model: Model, which may lie on the meta device.
+        files: Files in safetensors that :func:`load_weights` will load.
+        optional: Names that the files may lack.
+
+    Raises:
+        ConfigError: The files lack a weight, or have one that the model lacks or has in another shape.
+    """
+    shapes = {file.name: read_shapes(file) for file in files}
+    _check_present(model, shapes)
+    _check_missing(model, shapes, optional)
+
+
+def _check_present(model: nn.Module, shapes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
+    expected = {name: list(value.shape) for name, value in model.state_dict().items()}
+    for file, found in shapes.items():
+        for name, shape in found.items():
+            if name not in expected:
+                raise ConfigError(f"policy.path: {file} has {name}, which is not a parameter of this model")
+            if expected[name] != list(shape):
+                raise ConfigError(
+                    f"policy.path: {file} has {name} of shape {list(shape)}; this model's has {expected[name]}"
+                )
+
+
+def _check_missing(model: nn.Module, shapes: Mapping[str, Mapping[str, Sequence[int]]], optional: Set[str]) -> None:
+    missing = sorted(model.state_dict().keys() - optional - {name for found in shapes.values() for name in found})
     if missing:
         raise ConfigError(f"policy.path: the weights lack {missing[0]}, and {len(missing) - 1} more")
 

@@ -65,6 +65,13 @@ def why_unreadable(file: Path) -> str | None:
     return f"is cut short: {missing} of its bytes are missing" if missing > 0 else None
 
 
+def read_shapes(file: Path) -> dict[str, list[int]]:
+    """Return the shapes of arrays in a safetensors file, by name; it must be whole (:func:`why_unreadable`)."""
+    with file.open("rb") as opened:
+        entries = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return {name: each["shape"] for name, each in entries.items() if name != "__metadata__"}
+
+
 def read_object(file: Path, key: str) -> dict[str, Any]:
     """Return the object in a JSON file.
 

@@ -1,4 +1,4 @@
-"""Brax's environments, if the extra brax is installed: seeds, masked resets, and rollouts that a lost worker repeats."""
+"""Brax's environments, if the extra brax is installed: seeds, masked resets, and rollouts that a worker repeats."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,9 @@
 """Tools: validated arguments, schemas, and answers of bounded length."""
 
+import json
 from datetime import date
 
+import numpy as np
 import pytest
 
 from embodyflow.agents.tools.tool import ModelMistake, Tool, build_tools, shorten, text_of
@@ -95,6 +97,57 @@ def test_a_reference_stands_for_a_tool_with_default_limits():
     agent = AgentConfig.model_validate({"max_turns": 2, "tools": [f"{HERE}:search", {"function": "a:b", "timeout": 1}]})
 
     assert [(tool.function, tool.timeout) for tool in agent.tools] == [(f"{HERE}:search", 30.0), ("a:b", 1.0)]
+
+
+def awkward(_hidden: int, model_config: str, model_dump: int = 2, schema: int = 3) -> str:
+    """Join.
+
+    Args:
+        _hidden: A number.
+        model_config: A text.
+        model_dump: A number.
+        schema: A number.
+    """
+    return f"{_hidden} {model_config} {model_dump} {schema}"
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_argument_may_have_any_name():
+    tool = Tool(awkward, config_of("awkward"))
+    found = tool.validate({"_hidden": 1, "model_config": "a", "schema": 4})
+    assert found == {"_hidden": 1, "model_config": "a", "model_dump": 2, "schema": 4}
+    with pytest.raises(ModelMistake, match=r"^awkward: _hidden: "):
+        tool.validate({"_hidden": "one", "model_config": "a"})
+
+
+def placed(number: int, /) -> str:
+    """Place.
+
+    Args:
+        number: A number.
+    """
+    return str(number)
+
+
+def open_ended(**words: int) -> str:
+    """Take anything.
+
+    Args:
+        words: Numbers.
+    """
+    return str(words)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("placed", "positional-only"), ("open_ended", "variadic keyword")])
+def test_an_argument_that_has_no_name_of_its_own_makes_no_tool(name, kind):
+    with pytest.raises(ConfigError, match=f"{name} is no tool: its argument .* is {kind}; allowed are arguments"):
+        build_tools([config_of(name)])
+
+
+def test_numbers_and_arrays_of_numpy_are_those_of_json():
+    """NumPy's own text of a long array leaves out its middle."""
+    assert text_of({"count": np.int64(3), "mean": np.float32(0.5)}) == '{"count": 3, "mean": 0.5}'
+    assert json.loads(text_of(np.arange(2000).reshape(2, 1000))) == [[*range(1000)], [*range(1000, 2000)]]
 
 
 def test_answers_are_text_or_json():

@@ -92,6 +92,44 @@ def test_a_time_limit_is_named():
     assert run(fetch, timeout=0.05, retries=0).text == "no answer within timeout=0.05 seconds"
 
 
+def test_an_answer_after_the_time_limit_counts_as_none_even_if_the_tool_never_awaits():
+    async def busy() -> str:
+        """Wait."""
+        time.sleep(0.1)
+        return "late"
+
+    answer = run(busy, timeout=0.05, retries=0)
+    assert answer.outcome == "failure"
+    assert answer.text == "no answer within timeout=0.05 seconds; it blocked the event loop, and all episodes"
+
+
+def test_a_tool_may_handle_the_errors_of_what_it_awaits():
+    async def patient() -> str:
+        """Wait."""
+        waiting = asyncio.current_task().get_loop().create_future()
+        asyncio.get_running_loop().call_soon(waiting.set_exception, ValueError("gone"))
+        try:
+            return await waiting
+        except ValueError as error:
+            return f"handled: {error}"
+
+    assert run(patient, retries=0) == Answer("answer", "handled: gone")
+
+
+class Aborted(BaseException):
+    """An exception that no handler of ordinary ones catches, as those of some libraries."""
+
+
+@pytest.mark.parametrize("error", [Aborted("over"), BaseExceptionGroup("all", [Aborted("over")])])
+def test_an_exception_beside_the_ordinary_ones_is_a_failure_too(error):
+    async def end() -> str:
+        """End."""
+        raise error
+
+    answer = run(end, retries=0)
+    assert answer.outcome == "failure" and answer.text.startswith(f"{type(error).__name__}: ")
+
+
 def test_a_coroutine_function_behind_a_decorator_is_awaited():
     async def fetch() -> str:
         """Fetch."""

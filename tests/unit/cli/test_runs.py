@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,39 @@ def test_a_run_that_cannot_be_read_hides_no_other(
     states = [row.split()[0] for row in output.out.splitlines()[1:]]
     assert output.err.startswith(f"runs/{reason}" if reason else "") and len(output.err.splitlines()) == bool(reason)
     assert sorted(states) == ["damaged" if reason else "finished", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: path.symlink_to(path.name), "is damaged: [Errno 40] Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("nowhere"), "is damaged: [Errno 2] No such file or directory"),
+        (os.mkfifo, "is damaged: it is a pipe"),
+    ],
+    ids=["links in a circle", "a link to nothing", "a pipe"],
+)
+def test_a_configuration_that_is_no_file_hides_no_run(
+    spoil: Callable[[Path], None], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in ("bad", "good"):
+        make(tmp_path, each, 0.0, [], 1)
+    (tmp_path / "bad" / "config.yaml").unlink()
+    spoil(tmp_path / "bad" / "config.yaml")
+    (tmp_path / "no run").mkdir()
+    (tmp_path / "notes").write_text("")
+    assert main(["runs", "--run-root", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert sorted(row.split()[0] for row in output.out.splitlines()[1:]) == ["damaged", "stopped"]
+    assert output.err.startswith(f"{tmp_path}/bad/config.yaml: {reason}") and len(output.err.splitlines()) == 1
+
+
+def test_a_configuration_of_another_version_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path, "mine", 0.0, [], 1).path
+    with (folder / "config.yaml").open("a") as config:
+        config.write("future_key: 1\n")
+    (folder / "ledger.jsonl").touch()
+    for command in (["explain"], ["episodes"], ["export-dataset"], ["reproduce"], ["plan", "--from"]):
+        assert main([*command, str(folder)]) == 2, command
+        error = capsys.readouterr().err
+        name = "mine" if command[0] == "plan" else folder
+        assert error.startswith(f"{name}: its config.yaml is not valid in this version: future_key: no such key")

@@ -283,6 +283,10 @@ def test_the_command_writes_graph_and_experiment_of_a_ring(tmp_path, capsys, mon
     assert main(words[:4]) == 2
     assert "has the agents reasoner, actor; --out=<file> and --experiment=<name> name" in capsys.readouterr().err
     assert main(words) == 2 and "is no project" in capsys.readouterr().err
+    for name in ("../mine", "/tmp/mine", "a/b", "", ".mine", "a\nb"):
+        assert main([*words[:5], name]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("--experiment=") and "allowed are letters, digits" in said and said.count("\n") == 1
     (tmp_path / "deployments").mkdir()
     (tmp_path / "deployments" / "prefect.yaml").touch()
     assert main(words) == 0

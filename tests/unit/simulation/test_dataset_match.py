@@ -54,6 +54,25 @@ def test_a_folder_alone_is_a_data_set(tiny_config: Compose, folder: Path) -> Non
     assert config.warm_start.dataset.features("front") == ("observation.images.front",)
 
 
+def test_episodes_that_end_without_success_are_said(
+    tiny_config: Compose, tmp_path: Path, instruction: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``embodyflow export-dataset`` writes the failed episodes of a run too, unless ``--outcome success`` is given."""
+    outcomes = {0: [False, True, True], 1: [False] * 3, 2: [False] * 3}
+    marked = [
+        (instruction, steps(3, seed) | {"next.success": np.array(succeeds)[:, None]})
+        for seed, succeeds in outcomes.items()
+    ]
+    folder = write_v30(tmp_path / "set", marked)
+    tiny_config(f"warm_start.dataset={folder}", "warm_start.num_demos=1")
+    assert not caplog.messages, "the first episode succeeds"
+    tiny_config(f"warm_start.dataset={folder}", "warm_start.num_demos=2")
+    assert caplog.messages == [
+        f"warm_start.dataset={folder}: 1 of the 2 chosen episodes end without success (next.success), such as episode "
+        "1; they are cloned like the others"
+    ]
+
+
 def test_a_changed_data_set_is_another_warm_start(tiny_config: Compose, folder: Path) -> None:
     config = tiny_config(f"warm_start.dataset={folder}")
     before = warm_start_key(config)

@@ -17,6 +17,7 @@ from torch import Tensor
 from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.act.backbone_act import DEPTHS
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig
+from embodyflow.policies.embodied.act.content_act import ENVIRONMENT, NUM_COLOURS, check_content, is_image
 from embodyflow.policies.embodied.lerobot_processors import (
     ACTION,
     CONFIG,
@@ -27,13 +28,13 @@ from embodyflow.policies.embodied.lerobot_processors import (
     read_statistics,
 )
 from embodyflow.policies.pretrained.checkpoints import checkpoint_folder, is_outline, read_json
-from embodyflow.policies.pretrained.weight_files import check_weights
+from embodyflow.policies.pretrained.weight_files import check_weights, why_unreadable
 
 KIND, TITLE = "act", "ACT"
 EXPLORATION = "exploration.safetensors"
-ENVIRONMENT = "observation.environment_state"
 KINDS = ("mean", "std")
-MODE = "MEAN_STD"
+MODE, LEFT = "MEAN_STD", "IDENTITY"
+"""LeRobot's names of standardisation, and of features left as they are, as all are that a mapping lacks."""
 PUBLISHED_WIDTH = 64
 """Features of the first stage of torchvision's ResNets."""
 AS_PUBLISHED: Mapping[str, Any] = MappingProxyType(
@@ -62,6 +63,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "n_vae_encoder_layers": 4,
         "temporal_ensemble_coeff": None,
         "dropout": 0.1,
+        "normalization_mapping": {"STATE": MODE, "VISUAL": MODE, "ACTION": MODE},
+        "input_features": {},
+        "output_features": {},
     }
 )
 """Defaults of the keys in a ``config.json``."""
@@ -106,7 +110,7 @@ class Description:
 
 def image_names(described: Mapping[str, Any]) -> list[str]:
     """Return LeRobot's names of the images that a model reads, in their order."""
-    return [name for name in described["input_features"] if name.startswith(IMAGES) or name == IMAGES[:-2]]
+    return [name for name in described["input_features"] if is_image(name)]
 
 
 def describe(config: ACTConfig) -> Description:
@@ -141,13 +145,13 @@ def read_checkpoint(config: ACTConfig, *, weights: bool) -> Description:
     if found.get("type") != KIND:
         problem = f"its type is {found.get('type')!r}" if found else f"it has no {CONFIG}"
         raise ConfigError(f"{key}: must hold LeRobot's {TITLE} (type {KIND!r}); {problem}")
-    described = {**DEFAULTS, "normalization_mapping": {}, "input_features": {}, "output_features": {}, **found}
+    described = {**DEFAULTS, **found}
+    check_content(key, described)
     _check_kind(key, described)
     if config.chunk_size > described["chunk_size"]:
         raise ConfigError(f"policy.chunk_size={config.chunk_size}: the checkpoint's is {described['chunk_size']}")
     _check_sizes(config, described)
-    statistics = _statistics(key, folder, described) if config.normalization == "checkpoint" else {}
-    return Description(described, statistics, folder)
+    return Description(described, _statistics(key, config, folder, described), folder)
 
 
 def check_checkpoint(config: ACTConfig) -> None:
@@ -158,9 +162,12 @@ def check_checkpoint(config: ACTConfig) -> None:
     """
     if config.path is None:
         return
-    folder = read_checkpoint(config, weights=False).folder
-    if Path(config.path).is_dir():
-        check_weights(Path(config.path), f"policy.path={folder}")
+    read_checkpoint(config, weights=False)
+    folder, key = Path(config.path), f"policy.path={config.path}"
+    if folder.is_dir():
+        check_weights(folder, key)
+        if (folder / EXPLORATION).exists() and (reason := why_unreadable(folder / EXPLORATION)) is not None:
+            raise ConfigError(f"{key}: {EXPLORATION} {reason}")
 
 
 def _features(config: ACTConfig) -> dict[str, Any]:
@@ -189,8 +196,11 @@ def _check_kind(key: str, described: Mapping[str, Any]) -> None:
     if described["vision_backbone"] not in DEPTHS:
         backbone = described["vision_backbone"]
         raise ConfigError(f"{key}: its vision_backbone is {backbone!r}; allowed are {', '.join(DEPTHS)}")
-    for name, mode in described["normalization_mapping"].items():
-        if name in MAPPING and mode != MODE and (name, mode) != ("ENV", "IDENTITY"):
+    unread = {"VISUAL"} if not image_names(described) else set[str]()
+    unread |= {"STATE"} if not _size(described, STATE) else set[str]()
+    for name in MAPPING.keys() - unread:
+        mode = described["normalization_mapping"].get(name, LEFT)
+        if mode != MODE and (name, mode) != ("ENV", LEFT):
             raise ConfigError(f"{key}: its normalization_mapping must have {name}: {MODE}")
 
 
@@ -214,30 +224,35 @@ def _check_sizes(config: ACTConfig, described: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"policy.cameras={list(config.cameras)}: the checkpoint reads {', '.join(images) or 'no images'}"
         )
+    names = [name.removeprefix(IMAGES) for name in images]
+    if any(camera in names and camera != name for camera, name in zip(config.cameras, names, strict=True)):
+        raise ConfigError(
+            f"policy.cameras={list(config.cameras)}: the checkpoint reads {', '.join(names)}, and in this order"
+        )
 
 
-def _statistics(key: str, folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the values of the statistics' buffers, float32.
+def _statistics(key: str, config: ACTConfig, folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the values of the statistics' buffers, float32; with those of demonstrations, the images' alone.
 
     Raises:
-        ConfigError: The checkpoint lacks some.
+        ConfigError: See :func:`~embodyflow.policies.embodied.lerobot_processors.read_statistics`.
     """
-    state, values = read_statistics(folder), {}
-    images = image_names(described)
-    needed = [name for name in (STATE, ENVIRONMENT) if _size(described, name)] + [ACTION, *images]
-    if described["normalization_mapping"].get("ENV", "IDENTITY") == "IDENTITY" and ENVIRONMENT in needed:
-        size = _size(described, ENVIRONMENT)  # LeRobot leaves features as they are that the mapping lacks
-        state |= {f"{ENVIRONMENT}.mean": torch.zeros(size), f"{ENVIRONMENT}.std": torch.ones(size)}
-    for name in (f"{name}.{kind}" for name in needed for kind in KINDS):
-        if name not in state:
-            raise ConfigError(
-                f"{key}: its {PREPROCESSING} has no {name}; set policy.normalization=demonstrations, or have LeRobot "
-                "migrate it (lerobot.processor.migrate_policy_normalization)"
-            )
+    images, values = image_names(described), dict[str, Tensor]()
+    if config.normalization == "demonstrations" and not (folder / PREPROCESSING).exists():
+        return {}  # a folder from before LeRobot's processors, whose images have the statistics of ImageNet by default
+    vectors = [name for name in (STATE, ENVIRONMENT) if _size(described, name)]
+    sizes = dict.fromkeys(images, NUM_COLOURS)
+    if config.normalization == "checkpoint":
+        sizes = {name: _size(described, name) for name in vectors} | {ACTION: config.action_dim} | sizes
+    left = {}
+    if described["normalization_mapping"].get("ENV", LEFT) == LEFT:
+        size = _size(described, ENVIRONMENT)
+        left = {f"{ENVIRONMENT}.mean": torch.zeros(size), f"{ENVIRONMENT}.std": torch.ones(size)}
+    found = read_statistics(key, folder, sizes, KINDS, left)
     for kind in KINDS:
-        states = [state[f"{name}.{kind}"] for name in needed if name in (STATE, ENVIRONMENT)]
-        values[f"state_{kind}"] = torch.cat(states).float()
-        values[f"action_{kind}"] = state[f"{ACTION}.{kind}"].float()
         if images:
-            values[f"image_{kind}"] = torch.stack([state[f"{name}.{kind}"].float().flatten() for name in images])
+            values[f"image_{kind}"] = torch.stack([found[f"{name}.{kind}"] for name in images])
+        if config.normalization == "checkpoint":
+            values[f"state_{kind}"] = torch.cat([found[f"{name}.{kind}"] for name in vectors])
+            values[f"action_{kind}"] = found[f"{ACTION}.{kind}"]
     return values

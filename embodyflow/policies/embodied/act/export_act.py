@@ -8,7 +8,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from embodyflow.policies.embodied.act.checkpoint_act import (
-    ENVIRONMENT,
     EXPLORATION,
     KIND,
     KINDS,
@@ -18,6 +17,7 @@ from embodyflow.policies.embodied.act.checkpoint_act import (
     image_names,
 )
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig
+from embodyflow.policies.embodied.act.content_act import ENVIRONMENT
 from embodyflow.policies.embodied.act.modeling_act import SCALE, STATISTICS
 from embodyflow.policies.embodied.lerobot_processors import (
     ACTION,

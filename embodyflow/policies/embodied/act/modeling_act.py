@@ -9,18 +9,19 @@ has their densities. Parameters have the names of LeRobot's files.
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from embodyflow.policies.embodied.act.backbone_act import ResNet
-from embodyflow.policies.embodied.act.checkpoint_act import EXPLORATION, Description, image_names
+from embodyflow.policies.embodied.act.checkpoint_act import EXPLORATION, Description, describe, image_names
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig
 from embodyflow.policies.embodied.act.layers_act import Decoder, Encoder, image_positions, sinusoids
 from embodyflow.policies.embodied.act.statistics_act import ACTStatistics
 from embodyflow.policies.embodied.lerobot_processors import WEIGHTS
-from embodyflow.policies.pretrained.checkpoints import load_weights
+from embodyflow.policies.pretrained.checkpoints import check_shapes, load_weights
 
 STATISTICS, SCALE = "statistics.", "log_scale"
 """Beginnings of the names of values that LeRobot's ``model.safetensors`` lacks."""
@@ -238,12 +239,30 @@ def build_model(config: ACTConfig, description: Description) -> ACTModel:
     for name, value in description.statistics.items():
         model.statistics.get_buffer(name).copy_(value)
     if description.folder is not None:
-        own = {name for name in model.state_dict() if name.startswith((STATISTICS, SCALE))}
-        files = [description.folder / WEIGHTS]
-        if (scale := description.folder / EXPLORATION).exists():
-            files.append(scale)
-        load_weights(model, files, own | {"model.vae_encoder_pos_enc"})
+        load_weights(model, _files(description.folder), _optional(model))
     return model
+
+
+def check_parameters(config: ACTConfig, folder: Path) -> None:
+    """Refuse a local checkpoint whose weights are not those of its ``config.json``, without reading them.
+
+    Raises:
+        ConfigError: One line that names the key and the first such weight.
+    """
+    with torch.device("meta"):
+        model = ACTModel(config, describe(config))
+    check_shapes(model, _files(folder), _optional(model))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint's weights."""
+    return [folder / WEIGHTS, *(each for each in [folder / EXPLORATION] if each.exists())]
+
+
+def _optional(model: nn.Module) -> set[str]:
+    """Return the names that LeRobot's files lack, or may lack."""
+    own = {name for name in model.state_dict() if name.startswith((STATISTICS, SCALE))}
+    return own | {"model.vae_encoder_pos_enc"}
 
 
 def take_over(model: nn.Module, policy_state: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from embodyflow.policies.embodied.lerobot_processors import (
     ACTION,
     CONFIG,
     IMAGES,
-    PREPROCESSING,
     STATE,
     WEIGHTS,
     Step,
@@ -184,8 +183,8 @@ def read_checkpoint(layout: Layout, config: FlowVLAConfig, *, weights: bool) -> 
     _check_kind(layout, key, described)
     statistics = {}
     if config.normalization == "checkpoint":
-        statistics = _statistics(layout, key, folder)
         _check_sizes(config, described)
+        statistics = _statistics(layout, key, config, folder)
     else:
         described |= _features(layout, config, described)
     if config.chunk_size > described["chunk_size"]:
@@ -283,8 +282,12 @@ def _check_kind(layout: Layout, key: str, described: Mapping[str, Any]) -> None:
         if described[name] != layout.defaults[name]:
             raise ConfigError(f"{key}: its {name} is {described[name]!r}; allowed is {layout.defaults[name]!r}")
     layout.check(key, described)
+    mapping = described["normalization_mapping"]
+    if not isinstance(mapping, dict):
+        raise ConfigError(f"{key}: its normalization_mapping is {mapping!r}; allowed is an object")
     for name, mode in layout.statistics.mapping().items():
-        if described["normalization_mapping"].get(name, mode) != mode:
+        # LeRobot leaves features as they are that the mapping lacks.
+        if mapping.get(name, "IDENTITY") != mode:
             raise ConfigError(f"{key}: its normalization_mapping must have {name}: {mode}")
 
 
@@ -302,21 +305,20 @@ def _check_sizes(config: FlowVLAConfig, described: Mapping[str, Any]) -> None:
     images = [name for name in features if name.startswith(IMAGES)]
     if len(config.cameras) > len(images):
         raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint has only {', '.join(images)}")
+    names = [name.removeprefix(IMAGES) for name in images]
+    places = [names.index(camera) for camera in config.cameras if camera in names]
+    if places != sorted(places):
+        raise ConfigError(
+            f"policy.cameras={list(config.cameras)}: the checkpoint reads {', '.join(names)}, and in this order"
+        )
 
 
-def _statistics(layout: Layout, key: str, folder: Path) -> dict[str, Tensor]:
+def _statistics(layout: Layout, key: str, config: FlowVLAConfig, folder: Path) -> dict[str, Tensor]:
     """Return the statistics, float32, by the names of :class:`Description`.
 
     Raises:
-        ConfigError: The checkpoint has none.
+        ConfigError: See :func:`~embodyflow.policies.embodied.lerobot_processors.read_statistics`.
     """
-    state = read_statistics(folder)
-    kinds = layout.statistics.kinds
-    names = {f"{feature}.{kind}": f"{own}_{kind}" for feature, own in OWN_NAMES.items() for kind in kinds}
-    missing = [name for name in names if name not in state]
-    if missing:
-        raise ConfigError(
-            f"{key}: its {PREPROCESSING} has no {missing[0]}; set policy.normalization=demonstrations, or have LeRobot "
-            "migrate it (lerobot.processor.migrate_policy_normalization)"
-        )
-    return {ours: state[theirs].float() for theirs, ours in names.items()}
+    kinds, sizes = layout.statistics.kinds, {STATE: config.state_dim, ACTION: config.action_dim}
+    found = read_statistics(key, folder, sizes, kinds)
+    return {f"{own}_{kind}": found[f"{name}.{kind}"] for name, own in OWN_NAMES.items() for kind in kinds}

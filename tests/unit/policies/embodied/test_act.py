@@ -33,6 +33,7 @@ from embodyflow.policies.base import NormalizationStatistics
 from embodyflow.policies.embodied.act.checkpoint_act import check_checkpoint
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig, ACTScratchConfig
 from embodyflow.policies.embodied.act.layers_act import Attention
+from embodyflow.policies.embodied.act.modeling_act import check_parameters
 from embodyflow.policies.embodied.act.policy_act import ACTPolicy
 from embodyflow.policies.laplace import standard_samples
 
@@ -205,6 +206,13 @@ def _config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obje
     return rewritten("config.json", change)
 
 
+PREPROCESSING, STATISTICS = "policy_preprocessor.json", "policy_preprocessor_step_3_normalizer_processor.safetensors"
+
+
+def _with_statistics(folder: Path, changed: dict[str, torch.Tensor]) -> None:
+    save_file({**load_file(folder / STATISTICS), **changed}, folder / STATISTICS)
+
+
 SPOILED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     "another policy": (
         _config(lambda config: config.update(type="diffusion")),
@@ -238,6 +246,71 @@ SPOILED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
         "its vision_backbone is 'resnet50'; allowed are resnet18, resnet34",
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), {}, "has no weights; allowed are folders"),
+    "states left as they are": (
+        _config(lambda config: config["normalization_mapping"].pop("STATE")),
+        {},
+        "its normalization_mapping must have STATE: MEAN_STD",
+    ),
+    "words for a count": (_config(lambda config: config.update(chunk_size="3")), {}, "its chunk_size is '3'; allowed"),
+    "heads of no whole size": (
+        _config(lambda config: config.update(n_heads=3)),
+        {},
+        "its dim_model is 16; allowed are multiples of its n_heads, 3",
+    ),
+    "perhaps a latent": (_config(lambda config: config.update(use_vae="no")), {}, "its use_vae is 'no'; allowed"),
+    "no features": (_config(lambda config: config.update(input_features=None)), {}, "its input_features is None"),
+    "actions in a matrix": (
+        _config(lambda config: config["output_features"]["action"].update(shape=[2, 3])),
+        {},
+        r"the shape of its action is \[2, 3\]; allowed is one whole number from 1",
+    ),
+    "depth images": (
+        _config(lambda config: config["input_features"].update({"observation.images.top": {"shape": [1, 8, 8]}})),
+        {"cameras": ("top",)},
+        r"the shape of its observation.images.top is \[1, 8, 8\]; allowed is \[3, height, width\]",
+    ),
+    "statistics that are not numbers": (
+        lambda folder: _with_statistics(folder, {"action.std": torch.full((2,), torch.nan)}),
+        {},
+        r"its action.std is \[nan, nan\]; allowed are finite numbers",
+    ),
+    "a statistic for all": (
+        lambda folder: _with_statistics(folder, {"action.mean": torch.zeros(1)}),
+        {},
+        "its action.mean has 1 numbers; allowed are 2",
+    ),
+    "statistics of other states": (
+        lambda folder: _with_statistics(
+            folder, {"observation.state.mean": torch.ones(3), "observation.environment_state.mean": torch.ones(2)}
+        ),
+        {},
+        "its observation.state.mean has 3 numbers; allowed are 2",
+    ),
+    "no file of statistics": (
+        lambda folder: (folder / STATISTICS).unlink(),
+        {},
+        f"{STATISTICS} is missing",
+    ),
+    "statistics cut short": (
+        lambda folder: (folder / STATISTICS).write_bytes((folder / STATISTICS).read_bytes()[:-4]),
+        {},
+        f"{STATISTICS} is cut short: 4 of its bytes are missing",
+    ),
+    "steps that are none": (
+        rewritten(PREPROCESSING, lambda steps: steps.update(steps=["a"])),
+        {},
+        "policy_preprocessor.json is damaged: its steps must be a list of objects",
+    ),
+    "statistics elsewhere": (
+        rewritten(PREPROCESSING, lambda steps: steps["steps"][3].update(state_file="../x.safetensors")),
+        {},
+        "the state_file in policy_preprocessor.json is '../x.safetensors'; allowed are files beside it",
+    ),
+    "a scale cut short": (
+        lambda folder: (folder / "exploration.safetensors").write_bytes(b""),
+        {},
+        "exploration.safetensors is damaged or cut short",
+    ),
 }
 
 
@@ -262,6 +335,74 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     save_file({key: value for key, value in state.items() if key != name}, file)
     with pytest.raises(ConfigError, match=f"the weights lack {name}, and 0 more"):
         ACTPolicy(loaded_config(tmp_path), "cpu")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "exploration.safetensors"])
+def test_weights_that_are_not_numbers_are_refused(name: str, tmp_path: Path) -> None:
+    export(new_policy(), tmp_path)
+    state = load_file(tmp_path / name)
+    spoiled = min(state)
+    state[spoiled].view(-1)[-1] = torch.nan
+    save_file(state, tmp_path / name)
+    with pytest.raises(ConfigError, match=f"{name} has NaN or infinite numbers in {spoiled}"):
+        ACTPolicy(loaded_config(tmp_path), "cpu")
+
+
+MISFITS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a longer chunk": (
+        _config(lambda config: config.update(chunk_size=5)),
+        r"has model.decoder_pos_embed.weight of shape \[3, 16\]; this model's has \[5, 16\]",
+    ),
+    "no latent": (
+        _config(lambda config: config.update(use_vae=False)),
+        r"has model.vae_encoder.*, which is not a parameter of this model",
+    ),
+    "a further layer": (
+        _config(lambda config: config.update(n_decoder_layers=3)),
+        "the weights lack model.decoder.layers.2.*, and 17 more",
+    ),
+    "another robot's scale": (
+        lambda folder: save_file({"log_scale": torch.zeros(7)}, folder / "exploration.safetensors"),
+        r"exploration.safetensors has log_scale of shape \[7\]; this model's has \[2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_weights_that_do_not_fit_their_config_are_refused_from_their_headers(case: str, tmp_path: Path) -> None:
+    spoil, message = MISFITS[case]
+    export(new_policy(), tmp_path)
+    check_parameters(loaded_config(tmp_path), tmp_path)
+    spoil(tmp_path)
+    check_checkpoint(loaded_config(tmp_path))
+    with pytest.raises(ConfigError, match=message):
+        check_parameters(loaded_config(tmp_path), tmp_path)
+
+
+def _two_cameras(folder: Path, **keys: Any) -> ACTConfig:
+    """Export a policy of two cameras whose statistics differ, and return the configuration that loads it."""
+    policy = new_policy(robot_state_dim=3, cameras=("front", "wrist"))
+    policy.model.statistics.image_mean.copy_(torch.arange(6.0).view(2, 3))
+    export(policy, folder)
+    return loaded_config(folder, **({"robot_state_dim": 3, "cameras": ("front", "wrist")} | keys))
+
+
+def test_cameras_in_another_order_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
+    _two_cameras(tmp_path)
+    for cameras in (("front", "wrist"), ("image", "image2"), ("front", "hand")):
+        check_checkpoint(_two_cameras(tmp_path, cameras=cameras))
+    for cameras in (("wrist", "front"), ("hand", "front")):
+        with pytest.raises(ConfigError, match=r"policy.cameras=.*: the checkpoint reads front, wrist, and in this ord"):
+            check_checkpoint(_two_cameras(tmp_path, cameras=cameras))
+
+
+def test_images_have_the_checkpoints_statistics_even_with_those_of_demonstrations(tmp_path: Path) -> None:
+    config = _two_cameras(tmp_path, normalization="demonstrations")
+    found = ACTPolicy(config, "cpu").model.statistics
+    assert found.image_mean.tolist() == [[0, 1, 2], [3, 4, 5]] and found.state_mean.tolist() == [0] * 5
+    (tmp_path / PREPROCESSING).unlink()
+    old = ACTPolicy(config, "cpu").model.statistics
+    torch.testing.assert_close(old.image_mean[1], torch.tensor([0.485, 0.456, 0.406]))
 
 
 @pytest.mark.parametrize(

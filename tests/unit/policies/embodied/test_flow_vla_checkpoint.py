@@ -85,6 +85,21 @@ SPOILED = {
         {"cameras": ("a", "b", "c")},
         "policy.cameras=.*: the checkpoint has only observation.images.image, observation.images.wrist_image",
     ),
+    "cameras in another order": (
+        nothing,
+        {"cameras": ("wrist_image", "image")},
+        "policy.cameras=.*: the checkpoint reads image, wrist_image, and in this order",
+    ),
+    "states left as they are": (
+        rewritten("config.json", lambda config: config["normalization_mapping"].pop("STATE")),
+        {},
+        "its normalization_mapping must have STATE: (MEAN_STD|QUANTILES)",
+    ),
+    "no kinds of normalisation": (
+        rewritten("config.json", lambda config: config.update(normalization_mapping=None)),
+        {},
+        "its normalization_mapping is None; allowed is an object",
+    ),
     "more of a chunk": (nothing, {"chunk_size": 5}, "policy.chunk_size=5: the checkpoint's is 4"),
     "no statistics": (
         lambda folder: (folder / "policy_preprocessor.json").unlink(),
