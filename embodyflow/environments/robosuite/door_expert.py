@@ -21,7 +21,7 @@ TOUCHED = 0.1
 """Angle of a handle that has been turned, in radians."""
 PRESS, HOLD, GAIN, OPEN = 0.04, 0.02, 0.1, 1.3
 """Depths to which the finger presses the handle: at most, and at the angle ``OPEN``, in metres; change of the depth by
-the angle, in metres per radian; and that angle, in radians. The latch lets go at 1.2."""
+the angle, in metres per radian; and that angle, in radians. The latch lets go at about 1.2."""
 PULL, BEGIN, FULL = 0.05, 0.8, 1.1
 """Pull in metres, and the handle's angles from which the hand pulls, and from which it pulls fully, in radians."""
 
