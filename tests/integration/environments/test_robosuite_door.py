@@ -41,7 +41,7 @@ def test_a_state_has_the_places_of_door_and_handle_and_their_offsets_from_the_gr
     assert states[:, 16:18] == pytest.approx(0, abs=1e-3)
     turns = np.arctan2(*(handle - door).T[1::-1])  # about the vertical axis
     assert 0.2 < np.ptp(turns) <= 0.25
-    assert (np.ptp(door[:, :2], axis=0) < 0.1).all() and np.ptp(door[:, 0]) > 0.02
+    assert (np.ptp(door[:, :2], axis=0) < 0.1).all() and np.ptp(door[:, 0]) > 0.015
 
 
 def test_the_latch_keeps_a_door_shut_whose_handle_is_not_turned(env: Env) -> None:
@@ -57,10 +57,10 @@ def test_the_latch_keeps_a_door_shut_whose_handle_is_not_turned(env: Env) -> Non
 def test_the_expert_opens_the_door_after_the_handle_has_slipped(env: Env) -> None:
     """DAgger asks the expert in states that its own actions did not reach."""
     observation, _ = env.reset(options={"goal": 0})
-    while observation["state"][16] < 0.1:
+    while observation["state"][16] < 0.2:
         observation, *_ = env.step(env.unwrapped.expert_action())  # type: ignore[attr-defined]
-    for _ in range(12):  # the hand leaves the handle, which turns back
-        observation, *_ = env.step(np.array([-0.3, 0, 1, -1], np.float32))
+    for _ in range(12):  # the hand leaves the handle, which turns back while the door is ajar
+        observation, *_ = env.step(np.array([-0.3, -0.3, 1, -1], np.float32))
     assert abs(observation["state"][17]) < 0.2
     ends = []
     while not any(ends):
