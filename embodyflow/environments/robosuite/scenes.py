@@ -22,7 +22,7 @@ class Expert(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Where the objects of a task begin.
+    """Places where the objects of a task begin.
 
     Attributes:
         number: Number of objects.
@@ -46,7 +46,7 @@ class Scene:
     Attributes:
         name: Its name in robosuite.
         instruction: Instruction in English.
-        places: Where its objects begin.
+        places: Places where its objects begin.
         states: Function that returns the states of its objects, given robosuite's environment.
         expert: Class of the scripted expert.
         state_dim: Number of entries of a state.

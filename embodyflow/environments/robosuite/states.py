@@ -1,4 +1,4 @@
-"""What a state of robosuite's tasks has after the gripper's part.
+"""States of the objects in tasks of robosuite.
 
 Positions are read without robosuite's sensors, which have rates of their own.
 """
