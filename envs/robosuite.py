@@ -1,4 +1,4 @@
-"""robosuite's tasks with cubes (Zhu et al., 2020, arXiv:2009.12293); needs the extra ``libero``."""
+"""Tasks of robosuite (Zhu et al., 2020, arXiv:2009.12293); needs the extra ``libero``."""
 
 from gymnasium.envs.registration import register
 

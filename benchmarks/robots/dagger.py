@@ -9,8 +9,9 @@ steps at the same learning rate. The greedy policy plays the goals of the evalua
 Each seed is added to ``benchmarks/results/dagger.json``, where it replaces figures of the same seed.
 
     python -m benchmarks.robots.dagger --recipes stack --seeds 11611 11612
+    python -m benchmarks.robots.dagger --recipes door --seeds 11931 11932
 
-trains experiments whose algorithm is DAgger by default as they are shipped, and adds each run to
+train experiments whose algorithm is DAgger by default as they are shipped, and add each run to
 ``benchmarks/results/dagger_recipes.json``.
 """
 

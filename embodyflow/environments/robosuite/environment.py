@@ -1,6 +1,5 @@
-"""robosuite's tasks with cubes (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
+"""Tasks of robosuite (Zhu et al., 2020, arXiv:2009.12293) behind the interface of embodied environments."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import mujoco
@@ -12,47 +11,16 @@ from numpy.typing import NDArray
 from embodyflow.environments.build_memory import free_build_memory
 from embodyflow.environments.goal_env import GoalEnv, Observation
 from embodyflow.environments.robosuite import seeded
-from embodyflow.environments.robosuite.lift_expert import Floats, Lifter
 from embodyflow.environments.robosuite.placement import Placement, draw_poses
-from embodyflow.environments.robosuite.stack_expert import Stacker
+from embodyflow.environments.robosuite.scenes import SCENES
+from embodyflow.environments.robosuite.states import Floats
 
 FRAME, COLLISION_GEOMETRY = 256, 0
 """Side of a frame in pixels, and the group of geoms that are not rendered."""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A task of robosuite.
-
-    Attributes:
-        name: Its name in robosuite.
-        instruction: Instruction in English.
-        cubes: Attributes of robosuite's environment with the bodies of the cubes; the first one is moved.
-        expert: Class of the scripted expert, which acts on states.
-        spread: Largest distance of a cube from the middle of the table in each direction, in metres.
-        smallest_spread: Smallest allowed value of it.
-        state_dim: Number of entries of a state.
-    """
-
-    name: str
-    instruction: str
-    cubes: tuple[str, ...]
-    expert: type[Lifter] | type[Stacker]
-    spread: float
-    smallest_spread: float
-    state_dim: int
-
-
-SCENES = {
-    "lift": Scene("Lift", "lift the cube from the table", ("cube_body_id",), Lifter, 0.03, 0.0, 11),
-    "stack": Scene(
-        "Stack", "stack the red cube on the green cube", ("cubeA_body_id", "cubeB_body_id"), Stacker, 0.08, 0.06, 14
-    ),
-}
-
-
 class RobosuiteEnv(GoalEnv):
-    """A Panda arm lifts a cube from the table, or stacks one on another, from numbered places of the cubes.
+    """A Panda arm lifts a cube, stacks one on another, or opens a door, from numbered places of cubes or door.
 
     The observation is a dict. ``state`` is float32 [11] for ``lift`` and [14] for ``stack``, in metres::
 
@@ -63,9 +31,21 @@ class RobosuiteEnv(GoalEnv):
         10     height of the cube above its place on the table
         11:14  green cube - red cube
 
-    The action is float32 [4] in [-1, 1]: displacement (1 is 5 cm) and gripper (positive closes, negative opens). There
-    are 20 actions per second. An episode is *terminated* by success, which is robosuite's: the cube's centre is 4 cm
-    above the table, or the red cube is on the green one and not grasped. It is *truncated* after ``max_steps``. The
+    For ``door`` it is float32 [18], in metres and radians::
+
+        0:3    gripper position
+        3      distance between the fingers
+        4:7    position of the door's middle
+        7:10   position of the handle's end
+        10:13  door - gripper
+        13:16  handle - gripper
+        16     angle of the hinge, from 0 to 0.4
+        17     angle of the handle, positive below the horizontal
+
+    The door has robosuite's latch, so the handle must be turned first. The action is float32 [4] in [-1, 1]:
+    displacement (1 is 5 cm) and gripper (positive closes, negative opens). There are 20 actions per second. An episode
+    is *terminated* by success, which is robosuite's: the cube's centre is 4 cm above the table, the red cube is on the
+    green one and not grasped, or the hinge has turned by more than 0.3. It is *truncated* after ``max_steps``. The
     reward is robosuite's shaped one, from 0 to 1. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal``
     (int).
     """
@@ -84,12 +64,13 @@ class RobosuiteEnv(GoalEnv):
         """Build the simulator.
 
         Args:
-            task: Task, ``lift`` or ``stack``.
+            task: Task, ``lift``, ``stack`` or ``door``.
             split: Split of the goals.
             max_steps: Number of steps after which an episode is truncated.
             render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
-            spread: Largest distance of a cube from the middle of the table in each direction, in metres, at most
-                0.2; ``None`` is robosuite's own, 0.03 for ``lift`` and 0.08 for ``stack``.
+            spread: Largest distance of a cube or the door from the middle of its places in each direction, in metres,
+                at most 0.2, and 0.05 for the door; ``None`` is robosuite's own, 0.03 for ``lift``, 0.08 for ``stack``
+                and 0.01 for ``door``.
 
         Raises:
             ValueError: An argument is not one of the allowed values.
@@ -98,10 +79,14 @@ class RobosuiteEnv(GoalEnv):
         super().__init__(task, split, max_steps, render_mode)
         self._scene = SCENES[task]
         self.instruction = self._scene.instruction
-        self._spread = self._scene.spread if spread is None else spread
-        if not self._scene.smallest_spread <= self._spread <= 0.2:
-            raise ValueError(f"spread={spread}: must be from {self._scene.smallest_spread:g} to 0.2 with task={task}")
-        self._sim, self._placement = _build(self._scene.name)
+        places = self._scene.places
+        self._spread = places.spread if spread is None else spread
+        low, high = places.spreads
+        if not low <= self._spread <= high:
+            raise ValueError(f"spread={spread}: must be from {low:g} to {high:g} with task={task}")
+        self._placement = Placement(places.middle)
+        self._sim = _build(self._scene.name, self._placement)
+        self._objects = self._scene.states(self._sim)
         self._expert = self._scene.expert()
         self._viewer: OffScreenViewer | None = None
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
@@ -119,11 +104,13 @@ class RobosuiteEnv(GoalEnv):
         self._begin(seed, options)
         free_build_memory()
         self._expert = self._scene.expert()
-        self._placement.poses = draw_poses(self._draws_of(self._goal), len(self._scene.cubes), self._spread)
+        places = self._scene.places
+        rng = self._draws_of(self._goal)
+        self._placement.poses = draw_poses(rng, places.number, self._spread, places.turns)
         self._sim.reset()
         gripper = self._sim.robots[0].gripper
         gripper.current_action = np.zeros_like(gripper.current_action)  # robosuite keeps it over episodes
-        self._table = float(self._positions()[1][2])
+        self._objects.begin()
         return self._observation(), self._info(success=False)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -156,17 +143,10 @@ class RobosuiteEnv(GoalEnv):
         return {"state": self._state().astype(np.float32)}
 
     def _state(self) -> Floats:
-        hand, cube, *others = self._positions()
-        fingers = self._sim.sim.data.qpos[self._sim.robots[0]._ref_gripper_joint_pos_indexes]
-        width, height = fingers[0] - fingers[1], cube[2] - self._table
-        to_others = [other - cube for other in others]
-        return np.concatenate([hand, np.array([width]), cube, cube - hand, np.array([height]), *to_others])
-
-    def _positions(self) -> list[Floats]:
-        """Return the positions of gripper and cubes without robosuite's sensors, which have rates of their own."""
-        data = self._sim.sim.data
-        cubes = [data.body_xpos[getattr(self._sim, name)] for name in self._scene.cubes]
-        return [data.site_xpos[self._sim.robots[0].eef_site_id], *cubes]
+        robot, data = self._sim.robots[0], self._sim.sim.data
+        hand = data.site_xpos[robot.eef_site_id]
+        fingers = data.qpos[robot._ref_gripper_joint_pos_indexes]
+        return np.concatenate([hand, fingers[:1] - fingers[1:], self._objects.read(hand)])
 
 
 def _viewer(sim: Any) -> OffScreenViewer:
@@ -176,13 +156,12 @@ def _viewer(sim: Any) -> OffScreenViewer:
     return viewer
 
 
-def _build(name: str) -> tuple[Any, Placement]:
+def _build(name: str, placement: Placement) -> Any:
     """Build robosuite's environment without GL and without noise in the robot's first pose."""
     import robosuite
 
-    placement = Placement()
     with seeded(0):
-        sim = robosuite.make(
+        return robosuite.make(
             name,
             robots="Panda",
             controller_configs=robosuite.load_controller_config(default_controller="OSC_POSITION"),
@@ -198,4 +177,3 @@ def _build(name: str) -> tuple[Any, Placement]:
             ignore_done=True,
             hard_reset=False,
         )
-    return sim, placement

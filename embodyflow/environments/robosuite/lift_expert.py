@@ -1,15 +1,14 @@
 """A scripted expert of the task Lift."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from embodyflow.environments.robosuite.states import Floats
 
 STEP = 0.05
 """Displacement of the gripper's goal by an action of 1, in metres."""
 HOVER, NEAR = 0.06, 0.012
 """Height above the cube, and distance that counts as there, in metres."""
 CLOSING_STEPS = 6
-
-Floats = NDArray[np.float64]
 
 
 class Lifter:

@@ -1,4 +1,4 @@
-"""Places of cubes on the table, as an episode wants them."""
+"""Places of a task's objects, as an episode wants them."""
 
 from typing import Any
 
@@ -11,50 +11,56 @@ APART = 0.09
 """Smallest distance between the centres of two cubes, in metres. The open fingers fit between them."""
 
 Pose = tuple[float, float, float]
-"""Offset of a cube from the middle of the table in both directions, in metres, and turn about the vertical axis."""
+"""Offset of an object from the middle of its places in both directions, in metres, and turn about the vertical axis."""
+Range = tuple[float, float]
+"""Smallest and largest value."""
 
 
 class Placement:
-    """A placement of robosuite that puts the cubes where an episode wants them.
+    """A placement of robosuite that puts the objects where an episode wants them.
 
     Attributes:
-        poses: Pose of each cube.
+        poses: Pose of each object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, middle: tuple[float, float]) -> None:
+        """Take the middle of the objects' places, x and y in metres."""
         self.poses: list[Pose] = []
-        self._cubes: list[Any] = []
+        self._middle = middle
+        self._objects: list[Any] = []
 
     def reset(self) -> None:
         """Forget the objects."""
-        self._cubes = []
+        self._objects = []
 
-    def add_objects(self, cubes: Any) -> None:
-        """Take the cube, or a list of cubes."""
-        self._cubes = list(cubes) if isinstance(cubes, list) else [cubes]
-        self.poses = [(0.0, index * APART, 0.0) for index in range(len(self._cubes))]
+    def add_objects(self, objects: Any) -> None:
+        """Take the object, or a list of objects."""
+        self._objects = list(objects) if isinstance(objects, list) else [objects]
+        self.poses = [(0.0, index * APART, 0.0) for index in range(len(self._objects))]
 
     def sample(self, *_: Any, **__: Any) -> dict[str, tuple[Pose, NDArray[np.float64], Any]]:
         """Return position, quaternion (w, x, y, z) and object by name."""
         places = {}
-        for cube, (x, y, angle) in zip(self._cubes, self.poses, strict=True):
+        for each, (x, y, angle) in zip(self._objects, self.poses, strict=True):
             turn = np.array([np.cos(angle / 2), 0, 0, np.sin(angle / 2)])
-            places[cube.name] = ((x, y, TABLE_HEIGHT - cube.bottom_offset[2]), turn, cube)
+            position = (self._middle[0] + x, self._middle[1] + y, TABLE_HEIGHT - each.bottom_offset[2])
+            places[each.name] = (position, turn, each)
         return places
 
 
-def draw_poses(rng: np.random.Generator, number: int, spread: float) -> list[Pose]:
-    """Draw poses of cubes that are at least :data:`APART` from each other.
+def draw_poses(rng: np.random.Generator, number: int, spread: float, turns: Range) -> list[Pose]:
+    """Draw poses of objects that are at least :data:`APART` from each other.
 
     Args:
         rng: Generator.
-        number: Number of cubes.
-        spread: Largest distance from the middle of the table in each direction, in metres.
+        number: Number of objects.
+        spread: Largest distance from the middle of the places in each direction, in metres.
+        turns: Range of the turn about the vertical axis, in radians.
     """
     poses: list[Pose] = []
     while len(poses) < number:
         x, y = rng.uniform(-spread, spread, 2)
-        angle = float(rng.uniform(0, np.pi / 2))
+        angle = float(rng.uniform(*turns))
         if all(np.hypot(x - other[0], y - other[1]) >= APART for other in poses):
             poses.append((float(x), float(y), angle))
     return poses

@@ -3,7 +3,8 @@
 import numpy as np
 
 from embodyflow.environments.funnel import ALIGNED, through_funnel
-from embodyflow.environments.robosuite.lift_expert import STEP, Floats
+from embodyflow.environments.robosuite.lift_expert import STEP
+from embodyflow.environments.robosuite.states import Floats
 
 ON_TOP = 0.045
 """Height of the red cube's centre above the green one's when it stands on it, in metres."""

@@ -1,4 +1,4 @@
-"""robosuite's tasks with cubes behind the interface of embodied environments."""
+"""robosuite's tasks behind the interface of embodied environments."""
 
 import importlib.util
 import os
@@ -60,9 +60,48 @@ def test_the_expert_stacks_after_another_policy_has_dropped_the_cube() -> None:
 def test_cubes_lie_apart_within_the_spread() -> None:
     from embodyflow.environments.robosuite.placement import APART, draw_poses
 
-    poses = [draw_poses(np.random.default_rng(seed), 2, 0.08) for seed in range(200)]
-    places = np.array([[pose[:2] for pose in pair] for pair in poses])
+    poses = [draw_poses(np.random.default_rng(seed), 2, 0.08, (0.0, 1.5)) for seed in range(200)]
+    places, turns = (np.array([[pose[part] for pose in pair] for pair in poses]) for part in (slice(2), 2))
     assert np.abs(places).max() <= 0.08 and np.linalg.norm(places[:, 0] - places[:, 1], axis=1).min() >= APART
+    assert 0 <= turns.min() < 0.1 and 1.4 < turns.max() < 1.5
+
+
+def door_state(to_place: tuple[float, float, float], handle_angle: float = 0.0) -> np.ndarray:
+    """Return a state of a shut door along the x axis, whose hand lacks an offset to its place at the handle.
+
+    The handle's end is 12.5 cm from its axis in the direction of -x and 10 cm out of the door, in that of y. The hand's
+    place is 1.5 cm before that end, 5.3 cm further out and 3.2 cm above it.
+    """
+    door, state = np.array([-0.2, -0.35, 1.1]), np.zeros(18)
+    along, out, up = np.diag([-1.0, 1.0, 1.0])
+    cosine, sine = np.cos(handle_angle), np.sin(handle_angle)
+    handle = door + (0.125 * cosine - 0.175) * along + 0.1 * out - (0.025 + 0.125 * sine) * up
+    place = handle - 0.015 * (cosine * along - sine * up) + 0.032 * (sine * along + cosine * up) + 0.053 * out
+    hand = place - to_place
+    state[0:3], state[3], state[17] = hand, 0.08, handle_angle
+    state[4:7], state[7:10], state[10:13], state[13:16] = door, handle, door - hand, handle - hand
+    return state
+
+
+def test_the_expert_of_the_door_decides_by_the_state_alone() -> None:
+    from embodyflow.environments.robosuite.door_expert import Opener
+
+    act = Opener().act
+    rise, across, press, turning, pull = (
+        act(state).round(6)
+        for state in (
+            door_state((0.0, -0.2, 0.1)),  # below the handle
+            door_state((0.0, -0.2, -0.05)),  # beside it, high enough
+            door_state((0.0, 0.0, 0.0)),
+            door_state((0.0, 0.0, 0.0), 0.7),
+            door_state((0.0, 0.0, 0.0), 1.2),
+        )
+    )
+    np.testing.assert_array_equal(rise, [0, 0, 1, -1])
+    assert across[1] == -1 and abs(across[2]) <= 0.2 and across[0] == 0
+    np.testing.assert_allclose(press, [0, 0, -0.8, -1])  # 4 of 5 cm
+    assert turning[0] > 0.5 and turning[2] < -0.6 and turning[1] == 0  # along the arc of the handle's end
+    assert pull[1] == 1 and pull[0] > 0
 
 
 def test_an_episode_is_truncated_and_splits_differ() -> None:
@@ -79,7 +118,9 @@ def test_arguments_are_checked() -> None:
         gym.make(ID, task="lift", split="train", spread=1)
     with pytest.raises(ValueError, match=r"spread=0\.05: must be from 0\.06 to 0\.2 with task=stack"):
         gym.make(ID, task="stack", split="train", spread=0.05)
-    with pytest.raises(ValueError, match="task='push': must be one of lift, stack"):
+    with pytest.raises(ValueError, match=r"spread=0\.1: must be from 0 to 0\.05 with task=door"):
+        gym.make(ID, task="door", split="train", spread=0.1)
+    with pytest.raises(ValueError, match="task='push': must be one of lift, stack, door"):
         gym.make(ID, task="push", split="train")
 
 
