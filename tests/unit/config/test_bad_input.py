@@ -108,7 +108,7 @@ MISTAKES = {
     "removed key": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": (
         "experiment=embodyed",
-        "experiment=embodyed: allowed are aloha, babyai, calculator, cart_pole, cartpole_swingup",
+        "experiment=embodyed: allowed are adroit_door, aloha, babyai, calculator, cart_pole, cartpole_swingup",
     ),
     "setting of Hydra": ("hydra.run.dir=/x", "hydra.run.dir=/x: has no effect; settings of Hydra itself are not read"),
     "group of Hydra": ("hydra/launcher=basic", "hydra/launcher=basic: has no effect"),
