@@ -1,6 +1,6 @@
 """Success of a control recipe's deterministic policy by steps of training.
 
-    python -m benchmarks.control.success --experiment adroit_door --seeds 11921 11922
+    python -m benchmarks.control.success --experiment adroit_door --seeds 11922 11923
 
 The environment's info must have ``is_success``. Each run is a process without Ray and Prefect
 (:mod:`benchmarks.control.in_process`), with as many environments as all rollout workers of the experiment have. Before

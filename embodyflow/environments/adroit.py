@@ -33,10 +33,10 @@ AJAR_REWARD, HINGE_REWARD = 3.0, 10.0
 class Door(gym.Wrapper[State, NDArray[np.float32], State, NDArray[np.float32]]):
     """The hand and arm at a door: actions move the joints' targets, and the reward leads to the handle and on.
 
-    The package's actions are angles of 28 joints, and independent noise in them every 10 ms hardly moves the hand. Here
-    an action changes the angles that the actuators hold, and lasts 40 ms. Its seven numbers move the joints of the arm
-    and the wrist one by one, and curl the fingers together (:data:`JOINTS`); the other joints stay in the middle of
-    their ranges. The observation is the package's, 39 numbers, and the seven targets in units of half the joint's
+    The package's actions are angles of 28 joints, each for 10 ms. Here an action changes the angles that the actuators
+    hold, and lasts 40 ms, so random actions add up to movements of the hand. Its seven numbers move the joints of the
+    arm and the wrist one by one, and curl the fingers together (:data:`JOINTS`); the other joints stay in the middle
+    of their ranges. The observation is the package's, 39 numbers, and the seven targets in units of half the joint's
     range about the middle, ``[46]``.
 
     The reward of a package's step is minus the distance of palm and handle in metres, plus the turned part of the
