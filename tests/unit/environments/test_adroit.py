@@ -41,9 +41,11 @@ def test_an_action_moves_the_targets_and_lasts_four_steps(door: Door) -> None:
 
 def test_targets_stay_in_the_ranges_and_start_again_in_the_middle(door: Door) -> None:
     door.reset(seed=0)
-    for _ in range(9):
-        observation = door.step(np.full(7, 3.0, np.float32))[0]
-    assert (observation[39:] == 1).all()  # 3 counts as 1, and nine moves would reach 1.35
+    beyond = np.full(7, 3.0, np.float32)
+    assert door.step(beyond)[0][39:] == pytest.approx(np.full(7, MOVE))  # 3 counts as 1
+    for _ in range(8):
+        observation = door.step(beyond)[0]
+    assert (observation[39:] == 1).all()  # nine moves would reach 1.35
     assert not door.reset(seed=0)[0][39:].any()
 
 
