@@ -17,8 +17,11 @@ MISTAKES = {
     "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
     "a list of files": ("trainer=[1]", "trainer=[1]: allowed are fsdp"),
     "null for an algorithm": ("algorithm=null", "algorithm=null: allowed are cispo, clip_cov, "),
-    "a path for an experiment": ("experiment=../config", "experiment=../config: allowed are aloha, babyai, "),
-    "a file in a folder": ("experiment=mine/push", "experiment=mine/push: allowed are aloha, babyai, "),
+    "a path for an experiment": (
+        "experiment=../config",
+        "experiment=../config: allowed are adroit_door, aloha, babyai, ",
+    ),
+    "a file in a folder": ("experiment=mine/push", "experiment=mine/push: allowed are adroit_door, aloha, babyai, "),
     "a range of values": (
         "trainer.learning_rate=range(1,3)",
         "trainer.learning_rate=range(1,3): has several values; allowed is one",
