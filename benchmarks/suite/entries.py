@@ -154,6 +154,7 @@ LEFT_OUT = {
     "agents.agent_generation": _OWN,
     "agents.agent_learning": _LEARNING,
     "control.hindsight": _LEARNING,
+    "control.success": _LEARNING,
     "language.algorithms": _LEARNING,
     "robots.batched_env": "it measures the share of a simulator's own speed that is left",
     "commands": _PART,

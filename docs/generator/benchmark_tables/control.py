@@ -104,6 +104,22 @@ def hindsight() -> str:
     return "\n\n".join(sections)
 
 
+def control_success() -> str:
+    """Return success of PPO's recipes by steps, with the returns before and after training."""
+    runs, sections = read("success")["runs"], []
+    for experiment in sorted({run["experiment"] for run in runs}):
+        of_it = [run for run in runs if run["experiment"] == experiment]
+        rows = []
+        for run in of_it:
+            points = run["points"]
+            returns = f"{points[0]['return']:.0f} → {points[-1]['return']:.0f}"
+            rates = (f"{point['success']:.2f}" for point in points)
+            rows.append((str(run["seed"]), *rates, returns, f"{run['cpu_seconds']:.0f}"))
+        steps = (f"{point['steps']:,} steps" for point in of_it[0]["points"])
+        sections.append(table((f"{code(experiment)}, seed", *steps, "Return", "CPU seconds"), rows))
+    return "\n\n".join(sections)
+
+
 def offline() -> str:
     """Return returns and speed of implicit Q-learning beside d3rlpy's."""
     rows = []
@@ -140,6 +156,7 @@ TABLES = (
     normalised_control,
     soft_actor_critic,
     hindsight,
+    control_success,
     offline,
     replay,
 )

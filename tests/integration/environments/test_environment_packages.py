@@ -193,6 +193,23 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
     run.rollout.close()
 
 
+def test_the_recipe_of_the_hand_passes_check_env_and_trains() -> None:
+    require_package("gymnasium_robotics")
+    words = ["experiment=adroit_door", "rollout.envs_per_worker=2", "trainer.epochs=1", "critic.epochs=1"]
+    subject = Subject(configuration(None, words))
+    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
+    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    run = InProcessRun(words)
+    run.warm_start()
+    metrics = run.iterate(1)
+    # An episode of 200 steps has 50 actions, as many as an iteration takes.
+    assert metrics["rollout/num_episodes"] == 2 and metrics["rollout/episode_steps"] == 50
+    assert metrics["rollout/success_rate"] == 0 and metrics["train/optimizer_steps"] == 8
+    assert all(map(math.isfinite, metrics.values()))
+    run.trainer.close()
+    run.rollout.close()
+
+
 ROBOSUITE = "embodyflow.environments.robosuite"  # which imports robosuite without its renderer
 EMBODIED_RECIPES = {"aloha": "gym_aloha", "lift": ROBOSUITE, "stack": ROBOSUITE, "door": ROBOSUITE}
 

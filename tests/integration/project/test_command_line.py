@@ -12,7 +12,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 MISTAKES = {
-    "experiment=embodyed": "experiment=embodyed: allowed are aloha, babyai, calculator, cart_pole",
+    "experiment=embodyed": "experiment=embodyed: allowed are adroit_door, aloha, babyai, calculator, cart_pole",
     "rollout.num_groups=3 rollout.num_workers=4": "num_workers=4: must be at most num_groups=3",
     "resume=nope": "/runs/ has no such run; ",
 }

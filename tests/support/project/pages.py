@@ -48,7 +48,7 @@ KINDS = {
     **dict.fromkeys(
         ("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"), "language"
     ),
-    **dict.fromkeys(("cart_pole", "fetch_reach", "half_cheetah", "reacher"), "control"),
+    **dict.fromkeys(("adroit_door", "cart_pole", "fetch_reach", "half_cheetah", "reacher"), "control"),
 }
 """Kind of job of the experiments that are not embodied."""
 

@@ -32,7 +32,16 @@ MANY_TASKS = {
 NO_EXPERT = "is for embodied jobs; its expert is the environment's; allowed with job="
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
-    ("cart_pole", "cartpole_swingup", "fetch_reach", "half_cheetah", "panda_reach", "pendulum", "reacher"),
+    (
+        "adroit_door",
+        "cart_pole",
+        "cartpole_swingup",
+        "fetch_reach",
+        "half_cheetah",
+        "panda_reach",
+        "pendulum",
+        "reacher",
+    ),
     (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
 FOR_CONTROL = ("ppo", "sac", "td3", "crossq", "rlpd", "iql")
@@ -83,7 +92,7 @@ MACHINE = {
 """Overrides for experiments that take something from files or simulators of the machine."""
 REPLAYED = {
     **{"cartpole_swingup": (5, 1), "fetch_reach": (16, 4), "half_cheetah": (17, 6), "panda_reach": (12, 3)},
-    **{"pendulum": (3, 1), "reacher": (10, 2)},
+    **{"pendulum": (3, 1), "reacher": (10, 2), "adroit_door": (46, 7)},
 }
 """Numbers of a state and of an action."""
 DIFFERENT = (
@@ -155,7 +164,7 @@ def test_there_are_few_refusals() -> None:
         *(("embodied", "grpo"), ("push", "grpo"), ("mt10", "grpo"), ("libero", "grpo"), ("stack", "dagger")),
         *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
         *(("cart_pole", "ppo"), ("pendulum", "sac"), ("fetch_reach", "sac"), ("panda_reach", "sac")),
-        *(("cartpole_swingup", "sac"), ("aloha", "grpo"), ("door", "dagger")),
+        *(("cartpole_swingup", "sac"), ("aloha", "grpo"), ("door", "dagger"), ("adroit_door", "ppo")),
     ],
 )
 def test_an_experiment_passes_its_default_algorithm_to_its_children(experiment: str, algorithm: str) -> None:

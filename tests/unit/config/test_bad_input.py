@@ -17,8 +17,11 @@ MISTAKES = {
     "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
     "a list of files": ("trainer=[1]", "trainer=[1]: allowed are fsdp"),
     "null for an algorithm": ("algorithm=null", "algorithm=null: allowed are cispo, clip_cov, "),
-    "a path for an experiment": ("experiment=../config", "experiment=../config: allowed are aloha, babyai, "),
-    "a file in a folder": ("experiment=mine/push", "experiment=mine/push: allowed are aloha, babyai, "),
+    "a path for an experiment": (
+        "experiment=../config",
+        "experiment=../config: allowed are adroit_door, aloha, babyai, ",
+    ),
+    "a file in a folder": ("experiment=mine/push", "experiment=mine/push: allowed are adroit_door, aloha, babyai, "),
     "a range of values": (
         "trainer.learning_rate=range(1,3)",
         "trainer.learning_rate=range(1,3): has several values; allowed is one",
@@ -108,7 +111,7 @@ MISTAKES = {
     "removed key": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": (
         "experiment=embodyed",
-        "experiment=embodyed: allowed are aloha, babyai, calculator, cart_pole, cartpole_swingup",
+        "experiment=embodyed: allowed are adroit_door, aloha, babyai, calculator, cart_pole, cartpole_swingup",
     ),
     "setting of Hydra": ("hydra.run.dir=/x", "hydra.run.dir=/x: has no effect; settings of Hydra itself are not read"),
     "group of Hydra": ("hydra/launcher=basic", "hydra/launcher=basic: has no effect"),

@@ -178,7 +178,7 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
 @pytest.mark.parametrize(
     ("flow", "experiment", "answer"),
     [
-        ("grpo", "embodyed", "experiment=embodyed: allowed are aloha, babyai, calculator, cart_pole, "),
+        ("grpo", "embodyed", "experiment=embodyed: allowed are adroit_door, aloha, babyai, calculator, cart_pole, "),
         (
             "grop",
             "embodied",
