@@ -23,7 +23,7 @@ REACH = np.array([[0.1, -0.2, 0.01], [0.4, 0.2, 0.3]])
 STILL = 2e-6
 """Displacement that stands for none, in metres: at less than 1e-6 the package would move its goal to the hand."""
 OPEN = 0.7
-"""Opening of the jaw that an action of -1 commands, where the package's range is from 0 to 1; an action of 1 commands 0."""
+"""Opening of the jaw that an action of -1 commands, of the package's from 0 to 1; an action of 1 commands 0."""
 
 GRASP = np.array([0.0, -0.008, 0.012])
 """Hand - block when the jaw closes, in metres. With 0 as second entry the fixed finger would stand on the block."""

