@@ -76,9 +76,9 @@ class PickAndPlace(gym.Wrapper[NDArray[np.float32], NDArray[np.float32], Any, ND
             raise ValueError(f"action_scale={scale}: must be 1.0, its default, since the wrapper takes metres")
         self.observation_space = Box(-np.inf, np.inf, (STATE_DIM,), np.float32)
         self.action_space = Box(-1.0, 1.0, (4,), np.float32)
-        self._arm: Any = env.unwrapped
-        self._jaw = int(self._arm.model.joint("gripper").qposadr[0])
-        self._jaw_range = self._arm.model.actuator("gripper").ctrlrange
+        arm: Any = env.unwrapped
+        self._arm, self._jaw = arm, int(arm.model.joint("gripper").qposadr[0])
+        self._jaw_range = arm.model.actuator("gripper").ctrlrange
         self._table, self._goal = 0.0, np.zeros(3)
 
     def reset(
