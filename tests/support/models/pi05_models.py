@@ -31,7 +31,7 @@ GOLDEN = [
         [-0.95535439, 0.56018788, 1.61888719],
     ],
 ]
-"""Actions of LeRobot 0.4.4's PI05Policy and its processors, by ``tests/support/lerobot/play_pi05.py``."""
+"""Actions of LeRobot 0.4.4's PI05Policy and its processors, by ``tests/support/lerobot_play/play_pi05.py``."""
 GOLDEN_LOSS = 2.22879672
 TOLERANCE = 2e-5
 

@@ -165,6 +165,7 @@ def test_there_are_few_refusals() -> None:
         *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
         *(("cart_pole", "ppo"), ("pendulum", "sac"), ("fetch_reach", "sac"), ("panda_reach", "sac")),
         *(("cartpole_swingup", "sac"), ("aloha", "grpo"), ("door", "dagger"), ("adroit_door", "ppo")),
+        ("so101", "dagger"),
     ],
 )
 def test_an_experiment_passes_its_default_algorithm_to_its_children(experiment: str, algorithm: str) -> None:

@@ -22,7 +22,7 @@ from embodyflow.policies.embodied.pi05.prompt_pi05 import StatePrompt
 
 LEROBOT = "EMBODYFLOW_LEROBOT_PI05_PYTHON"
 """Environment variable with the interpreter of the environment that play_pi05.py describes."""
-PLAY = Path(__file__).parents[3] / "support" / "lerobot" / "play_pi05.py"
+PLAY = Path(__file__).parents[3] / "support" / "lerobot_play" / "play_pi05.py"
 
 
 def prompts(policy: PI05Policy, state: torch.Tensor) -> list[str]:
