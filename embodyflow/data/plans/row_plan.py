@@ -23,11 +23,13 @@ class Location:
         pid: Process id of the buffer.
         descriptor: File descriptor, in that process, of the file that holds the shard.
         key: Random key, written into the file with the shard; it differs once the file holds something else.
+        is_spilled: Whether the file is on disk.
     """
 
     pid: int
     descriptor: int
     key: int
+    is_spilled: bool = False
 
 
 @dataclass(frozen=True)

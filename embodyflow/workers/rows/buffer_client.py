@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -19,7 +19,14 @@ from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.lost_actors import ACTOR_GONE
 from embodyflow.workers.rows.mapped_arrays import MappedArrays
-from embodyflow.workers.rows.segments import WritableSegments, complete, copy_content, map_content, opened
+from embodyflow.workers.rows.segments import (
+    ReadableSegments,
+    WritableSegments,
+    complete,
+    copy_content,
+    map_content,
+    opened,
+)
 
 _LOOKUPS = 3  # the buffer may spill a shard between its answer and the mapping
 
@@ -34,7 +41,7 @@ class BufferClient:
     def __init__(self, buffers: Mapping[str, Any]) -> None:
         self._buffers = buffers
         self._host = ray.get_runtime_context().get_node_id()
-        self._segments = WritableSegments()
+        self._segments, self._readable = WritableSegments(), ReadableSegments()
         self._callers = threading.local()
         self._counts: dict[str, int] = defaultdict(int)
         self._shared: tuple[str, Mapping[str, Array]] = "", {}  # id and arrays of the weights that versions share
@@ -121,11 +128,17 @@ class BufferClient:
         here = by_host.pop(self._host, [])
         # Other nodes first: their answers are in flight while this node's rows are read.
         asked = {host: self._ask(host, [part.slices[index] for index in there]) for host, there in by_host.items()}
-        tables = {index: self._read_here(part.slices[index]) for index in here}
-        for host, there in by_host.items():
-            with _as_lost(part.slices[there[0]].shard):
-                tables |= zip(there, ray.get(asked[host]), strict=True)
-        rows = concatenate([tables[index] for index in range(len(part.slices))])
+        with ExitStack() as held:
+            is_copied = len(part.slices) > 1
+
+            def map_here(location: Location) -> Any:
+                return held.enter_context(self._readable.content(location)) if is_copied else map_content(location)
+
+            tables = {index: self._read_here(part.slices[index], map_here) for index in here}
+            for host, there in by_host.items():
+                with _as_lost(part.slices[there[0]].shard):
+                    tables |= zip(there, ray.get(asked[host]), strict=True)
+            rows = concatenate([tables[index] for index in range(len(part.slices))])
         self._count(sum(column.nbytes for column in rows.values()), 0)
         return rows
 
@@ -201,14 +214,14 @@ class BufferClient:
         except KeyError as error:
             raise ConnectionError(f"Ray node {host} has no buffer") from error
 
-    def _read_here(self, piece: Piece) -> Table:
-        memory = map_content(piece.shard.location) if piece.shard.location is not None else None
+    def _read_here(self, piece: Piece, map_here: Callable[[Location], Any]) -> Table:
+        memory = map_here(piece.shard.location) if piece.shard.location is not None else None
         self._counts["buffer/local_hits" if memory is not None else "buffer/local_misses"] += 1
         for _ in range(_LOOKUPS):
             if memory is not None:
                 return unpack_rows(memory, piece)
             with _as_lost(piece.shard):
-                memory = map_content(self._call("locate", piece.shard))
+                memory = map_here(self._call("locate", piece.shard))
         raise RuntimeError(f"shard {piece.shard.shard_id} is not at the location that its buffer returns")
 
 

@@ -21,7 +21,7 @@ from embodyflow.data.plans.row_plan import Location
 from embodyflow.data.table_packing import KEY_BYTES
 from embodyflow.errors import BufferFullError, ConfigError
 
-_MAPPED_SEGMENTS = 64  # segments that a writer keeps mapped: writing to mapped pages is about ten times as fast
+_MAPPED_SEGMENTS = 64  # segments that a process keeps mapped: writing to mapped pages is about ten times as fast
 
 _GONE_ERRNOS = (
     *(errno.ENOENT, errno.ESRCH),  # the descriptor was closed, or the process has ended
@@ -118,23 +118,71 @@ def map_content(location: Location) -> Any:
 
     The mapping is copy-on-write: other processes do not see writes to it.
     """
+    with _locked(location) as descriptor:
+        if descriptor is None:
+            return None
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # keeps a duplicate, and thus the lock
+
+
+@contextmanager
+def _locked(location: Location) -> Iterator[int | None]:
+    """Yield a descriptor of a segment that is marked as read within the block; ``None`` if its content is gone."""
     # Non-blocking, because the descriptor may be a pipe by now.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", flags)
     except OSError as error:
-        if error.errno in _GONE_ERRNOS:
-            return None
-        raise
+        if error.errno not in _GONE_ERRNOS:
+            raise
+        yield None
+        return
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.pread(descriptor, KEY_BYTES, 0) != location.key.to_bytes(KEY_BYTES, "little"):
-            return None
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # keeps a duplicate, and thus the lock
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if is_file:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        key = location.key.to_bytes(KEY_BYTES, "little")
+        yield descriptor if is_file and os.pread(descriptor, KEY_BYTES, 0) == key else None
     finally:
         os.close(descriptor)
+
+
+class ReadableSegments:
+    """The segments that a reader copies from, which stay mapped for the next time.
+
+    The buffer uses a segment again for later shards. Copying from pages that are mapped already is twice as fast. A
+    mapping alone does not mark its segment as read, so the buffer may use it again, or release its space.
+    """
+
+    def __init__(self) -> None:
+        self._mapped: OrderedDict[int, Any] = OrderedDict()  # by inode number, least recently used first
+        self._buffer: int | None = None
+        self._lock = threading.Lock()  # concurrent nodes read at the same time
+
+    @contextmanager
+    def content(self, location: Location) -> Iterator[Any]:
+        """Yield a segment's memory to copy from within the block, or ``None`` if the content is gone."""
+        with _locked(location) as descriptor:
+            yield None if descriptor is None else self._map(descriptor, location)
+
+    def _map(self, descriptor: int, location: Location) -> Any:
+        inode = os.fstat(descriptor).st_ino
+        with self._lock:
+            if location.pid != self._buffer:  # the segments of a dead buffer take up room while they are mapped
+                self._mapped.clear()
+                self._buffer = location.pid
+            memory = self._mapped.pop(inode, None)
+            if memory is None:
+                # A description of its own: the lock belongs to that of ``descriptor``, and ends with the block.
+                own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    memory = mmap.mmap(own, 0, access=mmap.ACCESS_READ)
+                finally:
+                    os.close(own)
+            if not location.is_spilled:  # a file on disk is not used again
+                self._mapped[inode] = memory
+            if len(self._mapped) > _MAPPED_SEGMENTS:
+                self._mapped.popitem(last=False)
+        return memory
 
 
 class WritableSegments:

@@ -1,7 +1,7 @@
 """The bookkeeping of a buffer: which shard is in which segment, and how much room is left."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from embodyflow.config.buffer import BufferConfig
@@ -23,7 +23,7 @@ class _Shard:
 
     @property
     def location(self) -> Location:
-        return self.segment.location(self.key)
+        return replace(self.segment.location(self.key), is_spilled=self.spilled)
 
 
 class Writer(Protocol):

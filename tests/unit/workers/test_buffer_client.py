@@ -17,7 +17,7 @@ from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.parts import Part, in_parts, outline
-from embodyflow.data.plans.row_plan import Location, WeightsRef
+from embodyflow.data.plans.row_plan import Location, RankInput, Slice, WeightsRef
 from embodyflow.data.published_weights import PublishedWeights
 from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.rows.buffer_client import BufferClient
@@ -58,8 +58,13 @@ def buffer() -> Iterator[bytes]:
         process.join()
 
 
-def is_mapped(inode: int) -> bool:
-    return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
+def is_mapped(inode: int, permissions: str = "") -> bool:
+    entries = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(entry[4] == str(inode) and entry[1].startswith(permissions) for entry in entries)
+
+
+def is_kept_by_reader(inode: int) -> bool:
+    return is_mapped(inode, "r--s")
 
 
 @pytest.fixture
@@ -95,6 +100,36 @@ def test_a_dead_buffers_memory_is_released_once_its_successor_is_written_to(addr
         addresses.append(address)
         third = put()
     assert not is_mapped(first) and not is_mapped(second) and is_mapped(third)
+
+
+def test_joined_rows_are_copied_from_pages_that_stay_mapped_and_are_no_reason_to_keep_a_segment(
+    addresses: list[bytes],
+) -> None:
+    writer, reader = client_of(addresses), client_of(addresses)
+
+    def put_and_read(first: int) -> tuple[set[int], Any]:
+        shards = [
+            writer.put(f"{first}/node/{rank}", {"uid": np.arange(first + 100 * rank, first + 100 * rank + 100)})
+            for rank in range(2)
+        ]
+        table = reader.get(RankInput((Slice(shards[0], 90, 100), Slice(shards[1], 0, 5)), 0, 15))
+        writer._call("free", f"{first}/")
+        return {inode_of(shard.location) for shard in shards}, table["uid"]
+
+    with buffer() as address:
+        addresses.append(address)
+        inodes, first = put_and_read(0)
+        assert first.tolist() == [*range(90, 100), *range(100, 105)] and first.flags.writeable
+        assert all(map(is_kept_by_reader, inodes))
+        again, second = put_and_read(1000)
+        assert again == inodes, "the buffer uses the segments again, although they are mapped"
+        assert second.tolist() == [*range(1090, 1105)] and first.tolist() == [*range(90, 105)]
+    with buffer() as address:
+        addresses.append(address)
+        others, third = put_and_read(2000)
+    assert third.tolist() == [*range(2090, 2105)]
+    assert not any(map(is_mapped, inodes)), "they would keep the memory of the dead buffer"
+    assert all(map(is_kept_by_reader, others))
 
 
 def test_memory_of_an_interrupted_thread_goes_to_others() -> None:

@@ -18,7 +18,7 @@ from embodyflow.data.plans.row_plan import Location
 from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ConfigError
-from embodyflow.workers.rows.segments import WritableSegments, map_content
+from embodyflow.workers.rows.segments import ReadableSegments, WritableSegments, map_content
 from embodyflow.workers.rows.shard_store import ShardStore
 
 ROWS = 1 << 17  # of one byte: two of the smallest segments
@@ -64,6 +64,28 @@ def test_a_freed_segment_goes_to_the_next_writer(store: ShardStore) -> None:
     second = put(store, "2/a/0", 2)
     assert second.descriptor == first.descriptor and second.key != first.key
     assert read(first) is None and value_of(second) == 2
+
+
+def test_a_segment_that_is_copied_from_goes_to_no_writer_and_stays_mapped(store: ShardStore) -> None:
+    reader, first = ReadableSegments(), put(store, "1/a/0", 1)
+    with reader.content(first) as memory:
+        store.free("1/")
+        assert put(store, "2/a/0", 2).descriptor != first.descriptor
+        assert (unpack(memory)["a"] == 1).all()
+    third = put(store, "3/a/0", 3)
+    assert third.descriptor == first.descriptor
+    with reader.content(first) as gone, reader.content(third) as again:
+        assert gone is None and again is memory and (unpack(again)["a"] == 3).all()
+
+
+def test_a_spilled_shard_is_not_kept_mapped(store: ShardStore) -> None:
+    reader = ReadableSegments()
+    for number in range(6):  # there is room for four
+        put(store, f"{number}/a/0", number)
+    spilled = store.locate("0/a/0")
+    assert spilled.is_spilled and not store.locate("5/a/0").is_spilled
+    with reader.content(spilled) as memory, reader.content(spilled) as other:
+        assert (unpack(memory)["a"] == 0).all() and other is not memory
 
 
 def test_a_segment_that_is_still_read_goes_to_no_writer(store: ShardStore) -> None:
