@@ -46,9 +46,15 @@ def soft_targets(
     return returns + discounts * (next_values.amin(0) - temperature * next_log_probs)
 
 
-def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
-    """Return half the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (equation 5)."""
-    return 0.5 * (values - targets).square().mean(1).sum()
+def critic_loss(values: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return half the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (equation 5).
+
+    Args:
+        values: Values of K critics.
+        targets: Targets of all critics.
+        weights: Factors of the squares, ``[B]``; 1 by default.
+    """
+    return 0.5 * squared_errors(values, targets, weights)
 
 
 def actor_loss(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:
@@ -91,9 +97,16 @@ def deterministic_targets(returns: Tensor, discounts: Tensor, next_values: Tenso
     return returns + discounts * next_values.amin(0)
 
 
-def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (TD3)."""
-    return (values - targets).square().mean(1).sum()
+def squared_errors(values: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (TD3).
+
+    Args:
+        values: Values of K critics.
+        targets: Targets of all critics.
+        weights: Factors of the squares, ``[B]``; 1 by default.
+    """
+    squares = (values - targets).square()
+    return (squares if weights is None else squares * weights).mean(1).sum()
 
 
 def expectile_loss(differences: Tensor, expectile: float) -> Tensor:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, FunctionName, PositiveFloat, PositiveInt
 from embodyflow.config.robots.hindsight import HindsightConfig
+from embodyflow.config.robots.prioritized import PrioritizedConfig, check_prioritized
 from embodyflow.config.robots.unread_keys import refuse_unread
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.policies.policy_config import ActingPolicyConfig
@@ -51,6 +52,7 @@ class OffPolicyConfig(Config):
             :mod:`embodyflow.training.off_policy.shaping`.
         hindsight: Relabelling of transitions with goals that their episodes achieved; ``null`` keeps all goals as they
             are. Control jobs only.
+        prioritized: Draws in proportion to the critics' errors; ``null`` draws uniformly. Control jobs only.
         episode_trainer: Engine of the trainer group in an embodied job.
     """
 
@@ -67,6 +69,7 @@ class OffPolicyConfig(Config):
     demonstrations: str | None = None
     potential: FunctionName | None = None
     hindsight: HindsightConfig | None = None
+    prioritized: PrioritizedConfig | None = None
 
     @field_validator("demonstrations")
     @classmethod
@@ -228,6 +231,13 @@ def check_off_policy(
     wanted, present = getattr(settings, "num_target_critics", None), getattr(policy, "num_critics", None)
     if wanted is not None and present is not None and wanted > present:
         raise ValueError(f"off_policy.num_target_critics={wanted}: must be at most policy.num_critics={present}")
+    if settings.prioritized is not None:
+        check_prioritized(
+            settings.name,
+            is_control=policy.job == "control",
+            has_demonstrations=settings.demonstrations is not None,
+            has_hindsight=settings.hindsight is not None,
+        )
     if settings.demonstrations is not None:
         _check_sizes(settings.demonstrations, policy)
 

@@ -72,8 +72,9 @@ class CrossQ(PolicyAndCritics[OffPolicy]):
             values, next_values = self._critics.evaluate_actions(states, actions).chunk(2, 1)
         returns, discounts = batch.returns.to(values.device), batch.discounts.to(values.device)
         targets = soft_targets(returns, discounts, next_values.detach(), next_log_probs, self._temperature.value)
-        loss = critic_loss(values, targets)
-        return loss, {"critic/loss": loss, "critic/value": values.mean()}
+        weights = None if batch.weights is None else batch.weights.to(values.device)
+        loss = critic_loss(values, targets, weights)
+        return loss, self._metrics_of(batch, loss, values, targets)
 
     def _policy_loss(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
         """Return the losses of policy and temperature, and the policy's as a metric."""

@@ -13,7 +13,7 @@ from embodyflow.training.steps.graphs import Function, clipped, compiled
 from embodyflow.training.trained_model import TrainedModel, release_gradients
 
 Metrics = dict[str, Tensor]
-"""Scalars by name."""
+"""Scalars by name, and vectors with an entry for each transition."""
 
 Loss = Callable[..., tuple[Tensor, Metrics]]
 """Maps tensors to a scalar to minimise, and to metrics. It depends on weights and on nothing else that changes."""
@@ -36,7 +36,7 @@ class GradientStep:
         self._compiled: dict[tuple[torch.Size, ...], Function] = {}
         # Known after the first call: the parameters of each model that the loss depends on, and the metrics' names.
         self._parameters: list[list[nn.Parameter]] = []
-        self._names: list[str] = []
+        self._names: list[str] = []  # of the scalars, then of the vectors
         self.compile_seconds = 0.0
 
     def take(self, *columns: Tensor) -> tuple[Metrics, list[Tensor]]:
@@ -59,12 +59,14 @@ class GradientStep:
             model.step()
             release_gradients(parameters)
             norms.append(norm)
-        return dict(zip(self._names, metrics.unbind(), strict=True)), norms
+        return dict(zip(self._names, [*metrics.unbind(), *outputs], strict=True)), norms
 
     def _gradients(self, *columns: Tensor) -> tuple[Tensor, ...]:
-        """Return the clipped gradients of each model with their norm, and the metrics, ``[M]``."""
+        """Return the clipped gradients of each model with their norm, the vectors, and the scalars, ``[M]``."""
         loss, metrics = self._loss(*columns)
-        self._names, self._parameters = list(metrics), []
+        vectors = {name: each for name, each in metrics.items() if each.ndim}
+        scalars = {name: each for name, each in metrics.items() if not each.ndim}
+        self._names, self._parameters = [*scalars, *vectors], []
         every = [parameter for model in self._models for parameter in model.parameters]
         found = dict(zip(every, torch.autograd.grad(loss, every, allow_unused=True), strict=True))
         outputs = list[Tensor]()
@@ -72,7 +74,8 @@ class GradientStep:
             trained = {each: gradient for each in model.parameters if (gradient := found[each]) is not None}
             self._parameters.append(list(trained))
             outputs += clipped(list(trained.values()), self._config.max_grad_norm)
-        return *outputs, torch.stack([metric.detach() for metric in metrics.values()])
+        named = (each.detach() for each in vectors.values())
+        return *outputs, *named, torch.stack([each.detach() for each in scalars.values()])
 
     def _function(self, columns: Sequence[Tensor]) -> Function:
         """Return the function of columns of these sizes, which the first call compiles if the configuration says so."""

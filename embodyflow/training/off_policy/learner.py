@@ -17,6 +17,9 @@ from embodyflow.training.off_policy.gradient_step import GradientStep, Loss, Met
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
+ERRORS = "critic/errors"
+"""Name of the critics' mean absolute errors of each transition, among the metrics of an update."""
+
 PolicyT = TypeVar("PolicyT", bound=ActingPolicy)
 """The kind of policy that a learner trains."""
 
@@ -42,7 +45,7 @@ class OffPolicyLearner(Protocol):
         """Train at this fraction of the full learning rates from now on."""
 
     def update(self, batch: Transitions, rng: np.random.Generator, index: int) -> Metrics:
-        """Take one update; return metrics as scalars.
+        """Take one update; return metrics as scalars and, of a weighted batch, :data:`ERRORS`, ``[B]``.
 
         Args:
             batch: Transitions.
@@ -84,6 +87,7 @@ class PolicyAndCritics(Generic[PolicyT]):
         self._policy, self._critics = policy, critics
         self._decision_dim, self._trainer_config = config.policy.decision_dim, config.trainer
         self._steps: dict[str, GradientStep] = {}
+        self._is_weighted = config.off_policy.prioritized is not None
         self._policy_delay, self._critic_updates = config.off_policy.policy_delay, config.off_policy.critic_updates
         self.trained = {
             "policy": TrainedModel(policy.model, config.trainer.learning_rate, config.trainer, betas),
@@ -124,13 +128,22 @@ class PolicyAndCritics(Generic[PolicyT]):
 
         def of_tensors(*columns: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             state, action, returns, discounts, next_state, *further = columns
-            return loss(Transitions(state, action, returns, discounts, next_state), *further)
+            weights = further.pop(0) if self._is_weighted else None
+            return loss(Transitions(state, action, returns, discounts, next_state, weights=weights), *further)
 
         self._add_step("critics", of_tensors)
 
+    def _metrics_of(
+        self, batch: Transitions, loss: torch.Tensor, values: torch.Tensor, targets: torch.Tensor
+    ) -> Metrics:
+        """Return the metrics of the critics' loss, given values ``[K, B]`` and targets ``[B]``."""
+        metrics = {"critic/loss": loss, "critic/value": values.mean()}
+        return metrics if batch.weights is None else metrics | {ERRORS: (values - targets).abs().mean(0)}
+
     def _train_critics(self, batch: Transitions, *further: torch.Tensor) -> Metrics:
         """Take an optimizer step of the critics on a batch and what else their loss takes; return its metrics."""
-        metrics, (norm,) = self._steps["critics"].take(*batch.tensors, *further)
+        weights = () if batch.weights is None else (batch.weights,)
+        metrics, (norm,) = self._steps["critics"].take(*batch.tensors, *weights, *further)
         return {**metrics, "critic/grad_norm": norm}
 
     def _train_policy(self, *columns: torch.Tensor) -> Metrics:

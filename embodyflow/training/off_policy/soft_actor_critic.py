@@ -82,8 +82,9 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
             cost = temperature if self._settings.entropy_backup else torch.zeros_like(temperature)
             targets = soft_targets(returns, discounts, next_values, next_log_probs, cost)
         values = self._critics.evaluate_actions(batch.state, batch.action)
-        loss = critic_loss(values, targets)
-        return loss, {"critic/loss": loss, "critic/value": values.mean()}
+        weights = None if batch.weights is None else batch.weights.to(values.device)
+        loss = critic_loss(values, targets, weights)
+        return loss, self._metrics_of(batch, loss, values, targets)
 
     def _policy_loss(
         self, state: torch.Tensor, noise: torch.Tensor, *demonstrated: torch.Tensor

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -23,8 +24,9 @@ from embodyflow.simulation.goal_rewards import GoalRewards
 from embodyflow.simulation.make_env import goal_rewards
 from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
-from embodyflow.training.off_policy.learner import OffPolicyLearner, OffPolicyRun
+from embodyflow.training.off_policy.learner import ERRORS, OffPolicyLearner, OffPolicyRun
 from embodyflow.training.off_policy.replay.hindsight import HindsightReplay
+from embodyflow.training.off_policy.replay.priorities import PRIORITIES_FILE, Priorities
 from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
 from embodyflow.training.off_policy.replay.segments import STATE_FILE
 from embodyflow.training.off_policy.shaping import Shaping
@@ -63,6 +65,8 @@ class OffPolicyTrainer(FSDPTrainer):
         self._commit: dict[str, Any] | None = None  # of the buffer to open
         self._opened: ReplayBuffer | None = None
         self._demonstrations: ReplayBuffer | None = None
+        self._priorities = self._new_priorities()
+        self._drawn = np.zeros(0, np.int64)  # transitions of the last batch that was drawn by priorities
         self._goals: GoalRewards | None = None
         self._hindsight: HindsightReplay | None = None  # of the opened buffer
         # Oldest transition that each of the last commits needs, as far as the run may return to them.
@@ -83,6 +87,11 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def _begin_buffer(self) -> None:
         self._commit, self._opened, self._stored_before = None, None, 0
+        self._priorities = self._new_priorities()
+
+    def _new_priorities(self) -> Priorities | None:
+        settings = self._settings.prioritized
+        return None if settings is None else Priorities(settings, self._settings.replay_capacity)
 
     @property
     def replay(self) -> ReplayBuffer:
@@ -115,6 +124,8 @@ class OffPolicyTrainer(FSDPTrainer):
     def _append(self, columns: Mapping[str, np.ndarray]) -> dict[str, Metric]:
         self._stored_before = len(self.replay)
         self.replay.append(columns)
+        if self._priorities is not None:
+            self._priorities.extend(len(self.replay))
         return {"replay/num_transitions": last(len(self.replay) - self.replay.oldest)}
 
     def train(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
@@ -132,6 +143,10 @@ class OffPolicyTrainer(FSDPTrainer):
         """Draw a batch; see :meth:`ReplayBuffer.sample`."""
         if self._hindsight is not None:
             return self._hindsight.sample(rng, size, gamma)  # of single steps, which the configuration requires
+        if self._priorities is not None:
+            self._drawn, weights = self._priorities.sample(rng, size)
+            batch = self.replay.transitions(self._drawn, num_steps, gamma)
+            return replace(batch, weights=torch.from_numpy(weights.astype(np.float32)))
         return draw(self.replay, self._demonstrations, rng, size, num_steps, gamma)
 
     def train_offline(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
@@ -161,7 +176,10 @@ class OffPolicyTrainer(FSDPTrainer):
             batch = sample(rng, size, steps, gamma)
             if self._shaping is not None:
                 batch = self._shaping.shaped(batch)
-            for name, value in self._learner.update(batch, rng, update).items():
+            updated = self._learner.update(batch, rng, update)
+            if self._priorities is not None:
+                self._priorities.update(self._drawn, updated.pop(ERRORS).cpu().numpy())
+            for name, value in updated.items():
                 totals[name].append(value)
         metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
         if self.config.trainer.compile:
@@ -188,6 +206,8 @@ class OffPolicyTrainer(FSDPTrainer):
         super().save(folder, whole)
         state = {"buffer": self.replay.commit(), "demonstrations": self._demonstrated()}
         Path(folder, STATE_FILE).write_text(json.dumps(state, indent=1) + "\n")
+        if self._priorities is not None:
+            self._priorities.save(Path(folder))
         self._needed.append(self.replay.oldest)
         if len(self._needed) == self._needed.maxlen:
             self.replay.drop_before(self._needed[0])
@@ -200,6 +220,13 @@ class OffPolicyTrainer(FSDPTrainer):
         self._folder, self._opened = _replay_beside(folder), None
         self._commit = json.loads(Path(folder, STATE_FILE).read_text())
         self._needed.clear()
+        self._priorities = self._new_priorities()
+        if self._priorities is None:
+            return
+        if Path(folder, PRIORITIES_FILE).exists():
+            self._priorities.load(Path(folder))
+        else:  # of another run, which drew uniformly
+            self._priorities.extend(self._commit["buffer"]["length"])
 
     def _state_dict(self) -> dict[str, Any]:
         return self._learner.state_dict()

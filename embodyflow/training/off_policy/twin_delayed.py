@@ -73,8 +73,9 @@ class TwinDelayed(CriticsWithTargets[DeterministicPolicy]):
             returns, discounts = batch.returns.to(next_values.device), batch.discounts.to(next_values.device)
             targets = deterministic_targets(returns, discounts, next_values)
         values = self._critics.evaluate_actions(batch.state, batch.action)
-        loss = squared_errors(values, targets)
-        return loss, {"critic/loss": loss, "critic/value": values.mean()}
+        weights = None if batch.weights is None else batch.weights.to(values.device)
+        loss = squared_errors(values, targets, weights)
+        return loss, self._metrics_of(batch, loss, values, targets)
 
     def _policy_loss(self, state: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
         loss = -self._critics.evaluate_actions(state, self._policy.decide(state), self._first).mean()

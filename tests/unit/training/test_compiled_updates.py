@@ -1,5 +1,6 @@
 """Off-policy updates whose gradients are a graph, with ``trainer.compile``, are those by autograd."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ DEMONSTRATED = (
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "sac": PENDULUM,
     "sac without the entropy in its targets": (*PENDULUM, "off_policy.entropy_backup=false"),
+    "sac with priorities": (*PENDULUM, "off_policy.prioritized={}"),
     "rlpd": DEMONSTRATED,
     "td3": (*PENDULUM, "algorithm=td3"),
     "iql": (*PENDULUM, "algorithm=iql"),
@@ -49,8 +51,10 @@ def updated(words: tuple[str, ...], folder: Path, num_updates: int = NUM_UPDATES
     learner: Any = resolve(config.off_policy.learner)(policy, critics, config)
     learner.restart()
     sizes = config.policy.state_dim, config.policy.decision_dim
-    metrics = [learner.update(batch(*sizes, each), np.random.default_rng(each), each) for each in range(num_updates)]
-    return learner, [{name: float(value) for name, value in each.items()} for each in metrics]
+    weights = torch.linspace(0.2, 1, SIZE) if config.off_policy.prioritized else None
+    batches = [replace(batch(*sizes, each), weights=weights) for each in range(num_updates)]
+    metrics = [learner.update(each, np.random.default_rng(index), index) for index, each in enumerate(batches)]
+    return learner, [{name: float(value.sum()) for name, value in each.items()} for each in metrics]
 
 
 def check_equal(words: tuple[str, ...], folder: Path, rtol: float, atol: float) -> None:

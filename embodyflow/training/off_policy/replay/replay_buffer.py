@@ -27,6 +27,7 @@ class Transitions:
         discounts: Discounts of the value of the next state; 0 where the episode terminated, ``[B]``.
         next_state: States after the last step, ``[B, S]``.
         num_demonstrated: Number of demonstrated transitions, which are the last.
+        weights: Factors of their errors in the critics' losses, ``[B]``; ``None`` means 1.
     """
 
     state: torch.Tensor
@@ -35,6 +36,7 @@ class Transitions:
     discounts: torch.Tensor
     next_state: torch.Tensor
     num_demonstrated: int = 0
+    weights: torch.Tensor | None = None
 
     def with_demonstrations(self, other: "Transitions") -> "Transitions":
         """Return the transitions of both batches, the demonstrated ones last."""
@@ -142,9 +144,7 @@ class ReplayBuffer:
         self._segments.append(records)
 
     def sample(self, rng: np.random.Generator, size: int, num_steps: int, gamma: float) -> Transitions:
-        """Draw transitions uniformly and with replacement.
-
-        A transition ends early with its episode, and at the newest step, from where its value goes on.
+        """Draw transitions uniformly and with replacement; see :meth:`transitions`.
 
         Args:
             rng: Source of the draws.
@@ -152,7 +152,19 @@ class ReplayBuffer:
             num_steps: Steps of a transition.
             gamma: Discount of one step.
         """
-        starts = rng.integers(self.oldest, len(self), size)
+        return self.transitions(rng.integers(self.oldest, len(self), size), num_steps, gamma)
+
+    def transitions(self, starts: Array, num_steps: int, gamma: float) -> Transitions:
+        """Return transitions over one or more steps.
+
+        A transition ends early with its episode, and at the newest step, from where its value goes on.
+
+        Args:
+            starts: Indices of their first steps, int64 ``[B]``.
+            num_steps: Steps of a transition.
+            gamma: Discount of one step.
+        """
+        size = len(starts)
         indices = starts[:, None] + self.shape.num_envs * np.arange(num_steps)
         present = indices < len(self)
         records = self._segments.read(np.where(present, indices, starts[:, None]).ravel()).reshape(size, num_steps)
