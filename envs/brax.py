@@ -4,6 +4,6 @@ from gymnasium.envs.registration import register
 
 register(
     id="embodyflow/Brax-v0",
-    vector_entry_point="embodyflow.environments.brax_batch:BraxBatch",
+    vector_entry_point="embodyflow.environments.batches.brax:BraxBatch",
     max_episode_steps=1000,
 )

@@ -4,6 +4,6 @@ from gymnasium.envs.registration import register
 
 register(
     id="embodyflow/EnvPool-v0",
-    vector_entry_point="embodyflow.environments.env_pool:EnvPoolBatch",
+    vector_entry_point="embodyflow.environments.batches.env_pool:EnvPoolBatch",
     max_episode_steps=1000,
 )

@@ -179,6 +179,7 @@ LEFT_OUT = {
     "control.in_process": _PART,
     "robots.learning": _LEARNING,
     "robots.members": _LEARNING,
+    "language.llm_bound": "it compares a bound with a peer, not ours",
     "language.long_tails": _PART,
     "language.math_learning": _LEARNING,
     "language.peers_formulas": "it compares values with a peer's, not speed",

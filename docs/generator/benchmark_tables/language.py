@@ -26,6 +26,20 @@ def _trl(name: str) -> str:
     return table((f"Workload, TRL {version}", "Whole iteration", "Generation", "Training", "Machine"), rows)
 
 
+def llm_bound() -> str:
+    """Return the seconds of an iteration with a published model, and those of its matrix products alone."""
+    rows = [
+        (
+            each["workload"],
+            *(f"{each[name]:.1f} s" for name in ("trl", "ours", "products")),
+            f"{each['products'] / each['operations']:.0%}".replace("%", " %"),
+            f"{each['largest_ratio']:.2f}",
+        )
+        for each in read("llm_bound")["comparisons"]
+    ]
+    return table(("Workload", "TRL", "Ours", "Products alone", "Share of our operations", "TRL ÷ products"), rows)
+
+
 def generation() -> str:
     """Return tokens per second of generation engines."""
     return _generation("generation")
@@ -93,6 +107,7 @@ def published() -> str:
 TABLES = (
     trl,
     trl_published,
+    llm_bound,
     generation,
     generation_published,
     staleness,
