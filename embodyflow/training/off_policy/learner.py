@@ -17,7 +17,7 @@ from embodyflow.training.off_policy.gradient_step import GradientStep, Loss, Met
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.trained_model import TrainedModel
 
-ERRORS = "critic/errors"
+ERRORS = "errors"
 """Name of the critics' mean absolute errors of each transition, among the metrics of an update."""
 
 PolicyT = TypeVar("PolicyT", bound=ActingPolicy)

@@ -123,7 +123,7 @@ def test_priorities_change_what_is_learned_and_errors_are_no_metric(tmp_path: Pa
     for name, words in {"uniform": (), "prioritized": WORDS}.items():
         runs[name] = OffPolicyRun(tmp_path / name, words)
         metrics = runs[name].iterate(range(1, 4))
-        assert "critic/errors" not in metrics and np.isfinite(metrics["critic/loss"].value)
+        assert "errors" not in metrics and np.isfinite(metrics["critic/loss"].value)
     digests = [digest_of(run.trainer.weights()) for run in runs.values()]
     assert digests[0] != digests[1]
     for run in runs.values():
