@@ -6,6 +6,7 @@ import time
 import pytest
 
 from embodyflow.process.tracing import machine
+from embodyflow.workers import busy_time
 from embodyflow.workers.busy_time import BusyTime, covered
 from embodyflow.workers.clocks import clock_offset
 
@@ -24,29 +25,47 @@ def test_covered_time_counts_once(periods: list[tuple[float, float]], seconds: f
     assert covered(periods, 0.0, 10.0) == pytest.approx(seconds)
 
 
-def test_work_in_flight_counts_as_far_as_it_has_come() -> None:
+class Clock:
+    """A clock that a test moves on, in place of the processor's."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(busy_time, "time", clock)
+    return clock
+
+
+def test_work_in_flight_counts_as_far_as_it_has_come(clock: Clock) -> None:
     busy = BusyTime(2)
-    began = time.perf_counter()
     with busy.at_work(0):
-        time.sleep(0.02)
-        assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.5, abs=0.02)
-    later = time.perf_counter()
-    time.sleep(0.02)
-    assert busy.idle_share(later, time.perf_counter()) == 1.0
-    assert busy.idle_share(later, later) == 0.0
+        clock.now += 2
+        assert busy.idle_share(100, clock.now) == pytest.approx(0.5)
+        assert busy.idle_share(100, 101) == pytest.approx(0.5)
+    clock.now += 3
+    assert busy.idle_share(100, clock.now) == pytest.approx(0.8)
+    assert busy.idle_share(102, clock.now) == 1.0
+    assert busy.idle_share(clock.now, clock.now) == 0.0
 
 
-def test_a_rank_counts_from_the_moment_when_it_comes() -> None:
+def test_a_rank_counts_from_the_moment_when_it_comes(clock: Clock) -> None:
     busy = BusyTime(1)
-    began = time.perf_counter()
     with busy.at_work(0):
-        time.sleep(0.02)
+        clock.now += 2
         busy.resize(2)
-        assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.0, abs=0.05)
+        assert busy.idle_share(100, clock.now) == 0.0
+        clock.now += 2
+        assert busy.idle_share(100, clock.now) == pytest.approx(2 / 6)
         with busy.at_work(1):
             busy.resize(1)  # it ends in the middle of its work
-        time.sleep(0.02)
-    assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.0, abs=0.05)
+        clock.now += 2
+    assert busy.idle_share(100, clock.now) == 0.0
 
 
 def test_the_offset_of_a_clock_is_that_of_the_fastest_answer() -> None:
