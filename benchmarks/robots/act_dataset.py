@@ -23,6 +23,7 @@ from tensordict import TensorDict
 
 from benchmarks.commands import ROOT
 from benchmarks.control.in_process import InProcessRun
+from benchmarks.control.ppo_control import with_run
 from benchmarks.report import write_report
 from embodyflow.data.batches import to_batch
 from embodyflow.datasets.feature_names import ACTION
@@ -83,7 +84,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             row = compare(seed, Path(folder))
         print(row, flush=True)
-        rows = sorted([*(each for each in rows if each["seed"] != seed), row], key=lambda each: each["seed"])
+        rows = sorted(with_run(rows, row, ("seed",)), key=lambda each: each["seed"])
         settings = {"demonstrations": DEMONSTRATIONS, "cloning": CLONING, "grpo": GRPO}
         write_report(arguments.output, ("torch", "metaworld", "mujoco"), rows, **settings)
 

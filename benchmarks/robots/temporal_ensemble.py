@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.commands import ROOT
 from benchmarks.control.in_process import InProcessRun
+from benchmarks.control.ppo_control import with_run
 from benchmarks.report import write_report
 from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 
@@ -61,7 +62,7 @@ def main() -> None:
     for seed in arguments.seeds:
         row = compare(seed)
         print(row, flush=True)
-        rows = sorted([*(each for each in rows if each["seed"] != seed), row], key=lambda each: each["seed"])
+        rows = sorted(with_run(rows, row, ("seed",)), key=lambda each: each["seed"])
         write_report(arguments.output, ("torch", "metaworld", "mujoco"), rows, chunk=CHUNK, cloning=CLONING)
 
 

@@ -187,7 +187,7 @@ class EpisodeRows:
 
     def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], layout: RowLayout) -> None:
         decided = (len(episodes), layout.num_decisions)
-        shape, self._layout, self._chunk = (*decided, layout.num_tokens), layout, layout.chunk_size
+        shape, self._layout = (*decided, layout.num_tokens), layout
         self._env, self._max_steps = config.env, np.array([config.env.max_steps_of(e.env_task_id) for e in episodes])
         self._has_token = tokens_by_task(config)
         self.noise: np.ndarray | None = None
@@ -199,7 +199,7 @@ class EpisodeRows:
             "seed": np.zeros(len(episodes), np.int64),
             "policy_version": np.zeros(len(episodes), np.int64),
             "action_tokens": np.zeros((*decided, layout.num_draws), layout.token_dtype),
-            "actions": np.zeros((*decided, self._chunk, config.policy.action_dim), np.float32),
+            "actions": np.zeros((*decided, self._layout.chunk_size, config.policy.action_dim), np.float32),
             "log_probs": np.zeros(shape, np.float32),
             "loss_mask": np.zeros(shape, bool),
             "num_steps": np.zeros(len(episodes), np.int64),
@@ -239,13 +239,13 @@ class EpisodeRows:
         Raises:
             ConfigError: An episode continues after ``env.max_steps``, within its last chunk.
         """
-        columns = self.columns
-        executed = np.arange(self._chunk) < step.num_steps[:, None]
-        mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # ordered action by action
+        columns, size = self.columns, self._layout.chunk_size
+        executed = np.arange(size) < step.num_steps[:, None]
+        mask = np.repeat(executed, decision.log_probs.shape[1] // size, axis=1)  # ordered action by action
         actions = np.where(executed[:, :, None], decision.actions, 0)
         if self._has_token is not None:
             real = self._has_token[columns["env_task_id"][rows]]
-            mask, actions = mask & np.tile(real, self._chunk), actions * real[:, None]
+            mask, actions = mask & np.tile(real, size), actions * real[:, None]
         columns["action_tokens"][rows, t] = decision.tokens  # all, as the policy may condition on tokens not executed
         columns["actions"][rows, t] = actions
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)

@@ -149,7 +149,7 @@ def _locked(location: Location) -> Iterator[int | None]:
 class ReadableSegments:
     """The segments that a reader copies from, which stay mapped for the next time.
 
-    The buffer uses a segment again for later shards. Copying from pages that are mapped already is twice as fast. A
+    The buffer uses a segment again for later shards. Copying from pages that are mapped already is faster. A
     mapping alone does not mark its segment as read, so the buffer may use it again, or release its space.
     """
 

@@ -5,7 +5,7 @@ The packages are the extra ``envs``. A test whose package is missing is skipped 
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,10 +169,15 @@ def plain(case: Case) -> gym.Env[Any, Any]:
     return gym.make(case.env_id, max_episode_steps=STEPS, disable_env_checker=True, **case.kwargs)
 
 
-def test_check_env_accepts_it(case: Case) -> None:
-    subject = Subject(configuration(None, list(case.words)))
+def assert_passes_checks(words: Sequence[str]) -> None:
+    """Check that the quick checks of ``embodyflow check-env`` accept a configuration."""
+    subject = Subject(configuration(None, list(words)))
     findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
     assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+
+
+def test_check_env_accepts_it(case: Case) -> None:
+    assert_passes_checks(case.words)
 
 
 RECIPES = {"fetch_reach": "gymnasium_robotics", "panda_reach": "panda_gym", "cartpole_swingup": "shimmy"}
@@ -182,9 +187,7 @@ RECIPES = {"fetch_reach": "gymnasium_robotics", "panda_reach": "panda_gym", "car
 def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
     require_package(RECIPES[recipe])
     words = [f"experiment={recipe}", "off_policy.random_transitions=50", "policy.hidden_size=16"]
-    subject = Subject(configuration(None, words))
-    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
-    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    assert_passes_checks(words)
     run = InProcessRun(words)
     run.warm_start()
     metrics = [run.iterate(iteration) for iteration in (1, 2)]
@@ -196,9 +199,7 @@ def test_a_recipe_passes_check_env_and_trains(recipe: str) -> None:
 def test_the_recipe_of_the_hand_passes_check_env_and_trains() -> None:
     require_package("gymnasium_robotics")
     words = ["experiment=adroit_door", "rollout.envs_per_worker=2", "trainer.epochs=1", "critic.epochs=1"]
-    subject = Subject(configuration(None, words))
-    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
-    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    assert_passes_checks(words)
     run = InProcessRun(words)
     run.warm_start()
     metrics = run.iterate(1)
@@ -225,9 +226,7 @@ def test_an_embodied_recipe_passes_check_env_and_trains(recipe: str) -> None:
         words.append("dagger.steps=2")
     else:
         words += ["rollout.group_size=2", "trainer.num_minibatches=1", "filter.drop_uniform=false"]
-    subject = Subject(configuration(None, words))
-    findings = {name: check(subject) for name, check in CHECKS.items() if name not in SLOW_CHECKS}
-    assert {name: each.details for name, each in findings.items() if each.verdict == "FAIL"} == {}
+    assert_passes_checks(words)
     run = InProcessRun(words)
     run.warm_start()
     metrics = run.iterate(1)
