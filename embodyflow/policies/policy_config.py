@@ -106,6 +106,11 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
         return None
 
     @property
+    def replayed_images(self) -> dict[str, tuple[int, int, int]]:
+        """Shape ``(H, W, 3)`` of the images that off-policy training replays, by camera; most policies have none."""
+        return {}
+
+    @property
     def decision_dim(self) -> int:
         """Numbers that one decision consists of, C·A."""
         return self.chunk_size * self.action_dim

@@ -1,7 +1,7 @@
 """Transitions of environments that are stepped together, and batches drawn from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from embodyflow.training.off_policy.replay.segments import Array, Segments, stat
 
 SEGMENT_SIZE = 65_536
 """Transitions in one file."""
+
+Images = dict[str, torch.Tensor]
+"""Images by camera."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Transitions:
         next_state: States after the last step, ``[B, S]``.
         num_demonstrated: Number of demonstrated transitions, which are the last.
         weights: Factors of their errors in the critics' losses, ``[B]``; ``None`` means 1.
+        images: Images before the first step, uint8 ``[B, H, W, 3]`` by camera; empty if the buffer has none.
+        next_images: Images after the last step, likewise.
     """
 
     state: torch.Tensor
@@ -37,16 +42,23 @@ class Transitions:
     next_state: torch.Tensor
     num_demonstrated: int = 0
     weights: torch.Tensor | None = None
+    images: Images = field(default_factory=dict)
+    next_images: Images = field(default_factory=dict)
 
     def with_demonstrations(self, other: "Transitions") -> "Transitions":
         """Return the transitions of both batches, the demonstrated ones last."""
         joined = (torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True))
         state, action, returns, discounts, next_state = joined
-        return Transitions(state, action, returns, discounts, next_state, len(other.returns))
+        return Transitions(
+            *(state, action, returns, discounts, next_state),
+            num_demonstrated=len(other.returns),
+            images=_joined(self.images, other.images),
+            next_images=_joined(self.next_images, other.next_images),
+        )
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The columns in the order of the attributes."""
+        """The columns without images, in the order of the attributes."""
         return self.state, self.action, self.returns, self.discounts, self.next_state
 
 
@@ -221,6 +233,11 @@ def of_records(records: Array, gamma: float) -> Transitions:
     discounts = torch.full((len(records),), gamma).masked_fill(_tensor(records["terminated"]), 0.0)
     columns = {name: _tensor(records[name]) for name in ("state", "action", "reward", "next_state")}
     return Transitions(columns["state"], columns["action"], columns["reward"], discounts, columns["next_state"])
+
+
+def _joined(images: Images, others: Images) -> Images:
+    """Return the images of two batches, by camera."""
+    return {camera: torch.cat([own, others[camera]]) for camera, own in images.items()}
 
 
 def _tensor(column: Array) -> torch.Tensor:
