@@ -162,6 +162,21 @@ class OffPolicy(ActingPolicy, Protocol):
         """Return the log-densities ``[B]`` of demonstrated decisions ``[B, C·A]``, which may be clipped a little."""
 
 
+class ImageOffPolicy(OffPolicy, Protocol):
+    """A policy that learns from replayed transitions with images.
+
+    :meth:`OffPolicy.sample` and :meth:`OffPolicy.log_density`, like its critics, take features in place of states.
+    """
+
+    def encode(self, state: torch.Tensor, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return features, float32 ``[B, F]``, with gradients to the weights.
+
+        Args:
+            state: States, float32 ``[B, S]``.
+            images: Images by camera, uint8 ``[B, H, W, 3]``.
+        """
+
+
 class DeterministicPolicy(ActingPolicy, Protocol):
     """A policy that learns from replayed transitions, and whose noise is no part of it. Its actions lie in [-1, 1]."""
 

@@ -69,6 +69,11 @@ class ActingPolicyConfig(PolicyConfig):
         """Shape of each observation that the policy reads before a decision, by name; the instruction is left out."""
 
     @property
+    def replayed_images(self) -> dict[str, tuple[int, int, int]]:
+        """Shape ``(H, W, 3)`` of the images that off-policy training replays, by camera; most policies have none."""
+        return {}
+
+    @property
     def observation_keys(self) -> list[str]:
         """Columns that the policy reads before each decision, beside the instruction."""
         return list(self.observation_shapes)
@@ -104,11 +109,6 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
         The tokens of the dimensions that a member lacks are padding.
         """
         return None
-
-    @property
-    def replayed_images(self) -> dict[str, tuple[int, int, int]]:
-        """Shape ``(H, W, 3)`` of the images that off-policy training replays, by camera; most policies have none."""
-        return {}
 
     @property
     def decision_dim(self) -> int:

@@ -72,6 +72,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "mlp_bounded": _shipped("control.mlp_bounded", "MLPBounded", has_check=False, imitates=False),
         "mlp_renorm": _shipped("control.mlp_renorm", "MLPRenorm", has_check=False, imitates=False),
         "mlp_chunks": _shipped("embodied.mlp_chunks", "MLPChunks"),
+        "cnn_chunks": _shipped("embodied.cnn_chunks", "CNNChunks"),
         "steered_smolvla": _steered("SteeredSmolVLA"),
         "steered_pi0": _steered("SteeredPI0"),
         "act": _shipped("embodied.act", "ACT"),

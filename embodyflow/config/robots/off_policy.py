@@ -123,6 +123,19 @@ class SoftActorCriticConfig(MaximumEntropyConfig):
     imitation_coef: Annotated[float, Field(ge=0)] = 0.0
 
 
+class ImageActorCriticConfig(SoftActorCriticConfig):
+    """Soft actor-critic on images that are shifted at random (DrQ; Kostrikov et al. 2020, arXiv:2004.13649).
+
+    Attributes:
+        shift: Largest shift of an image in pixels along each side. Pixels at the border repeat.
+    """
+
+    learner: ClassVar[str] = "embodyflow.training.off_policy.image_actor_critic:ImageActorCritic"
+
+    name: Literal["drq"] = "drq"  # type: ignore[assignment]
+    shift: Annotated[int, Field(ge=0, le=64, strict=True)] = 4
+
+
 class TwinDelayedConfig(TargetsConfig):
     """TD3 (Fujimoto et al. 2018, arXiv:1802.09477).
 
@@ -184,7 +197,9 @@ class SteeringConfig(MaximumEntropyConfig):
     name: Literal["dsrl"] = "dsrl"
 
 
-Learner = SoftActorCriticConfig | TwinDelayedConfig | CrossQConfig | ImplicitQConfig | SteeringConfig
+Learner = (
+    SoftActorCriticConfig | ImageActorCriticConfig | TwinDelayedConfig | CrossQConfig | ImplicitQConfig | SteeringConfig
+)
 """Settings of one algorithm."""
 
 LearnerConfig = Annotated[Learner, Field(discriminator="name")]

@@ -20,6 +20,9 @@ from embodyflow.training.trained_model import TrainedModel
 ERRORS = "errors"
 """Name of the critics' mean absolute errors of each transition, among the metrics of an update."""
 
+FEATURES = "features"
+"""Name of the features that critics and policy take in place of states, ``[B, F]``, among the metrics of a step."""
+
 PolicyT = TypeVar("PolicyT", bound=ActingPolicy)
 """The kind of policy that a learner trains."""
 

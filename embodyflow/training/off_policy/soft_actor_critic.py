@@ -1,5 +1,7 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): the models in training, and one update of them all."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ from embodyflow.algorithms.off_policy import POOLS, actor_loss, critic_loss, sof
 from embodyflow.config.robots.off_policy import MaximumEntropyConfig, SoftActorCriticConfig
 from embodyflow.policies.base import ActionCritics, OffPolicy
 from embodyflow.training.off_policy.gradient_step import Metrics
-from embodyflow.training.off_policy.learner import CriticsWithTargets, OffPolicyRun
+from embodyflow.training.off_policy.learner import FEATURES, CriticsWithTargets, OffPolicyRun
 from embodyflow.training.off_policy.replay.replay_buffer import Transitions
 from embodyflow.training.off_policy.temperature import Temperature
 from embodyflow.training.trained_model import TrainedModel
@@ -54,6 +56,7 @@ class MaximumEntropyLearner(CriticsWithTargets[OffPolicy]):
         # Noise of the actions in the states, and in the next states.
         noise = torch.from_numpy(rng.standard_normal((2, len(batch.returns), self._decision_dim), np.float32))
         metrics = self._train_critics(batch, noise[1], *self._target_members(rng))
+        batch = replace(batch, state=metrics.pop(FEATURES, batch.state))
         if self._updates_policy(index):
             metrics |= self._train_policy(batch.state, noise[0], *self._demonstrated(batch))
         self._move(self._targets.model, self._critics.model)

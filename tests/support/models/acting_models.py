@@ -100,6 +100,10 @@ _DENOISED = {
     **{"state_dim": 3, "action_dim": 2, "chunk_size": 3, "hidden_size": 16, "num_layers": 1},
     **{"num_noise_levels": 12, "num_steps": 4, "min_noise": 0.2, "min_log_prob_noise": 0.2},
 }
+_PICTURED = {
+    **{"state_dim": 3, "action_dim": 2, "chunk_size": 3, "hidden_size": 16},
+    **{"image_size": 16, "channels": 4, "image_features": 6},
+}
 _TWO_CAMERAS = {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "wrist_image")}
 
 MODELS = {
@@ -136,6 +140,8 @@ MODELS = {
     "MLPBounded": _plain("mlp_bounded", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPRenorm": _plain("mlp_renorm", _load_weights, state_dim=3, action_dim=2, hidden_size=8, critic_hidden_size=16),
     "MLPChunks": _plain("mlp_chunks", _load_weights, state_dim=3, action_dim=2, chunk_size=3, hidden_size=8),
+    "CNNChunks": _plain("cnn_chunks", _load_weights, cameras=("image", "wrist_image"), **_PICTURED),
+    "CNNChunks of images alone": _plain("cnn_chunks", _load_weights, state_features=[], **_PICTURED),
     "SmolVLA that is steered": _plain("steered_smolvla", _load_weights, scratch={}, **_STEERED),
     "π0 that is steered": _plain(
         "steered_pi0", _load_weights, scratch=pi0_models.SCRATCH.model_dump(), share_noise=False, **_STEERED

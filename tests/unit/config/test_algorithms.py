@@ -27,8 +27,11 @@ NO_ACTIONS = "is for jobs with continuous actions; a response has none; allowed 
 NO_NOISE = "is for embodied jobs; it steers a policy that denoises; allowed with job="
 MANY_TASKS = {
     "rlpd": "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are ",
+    "drq": "env.tasks: policy.name=cnn_chunks reads no instruction, so it learns one task; there are ",
     "dsrl": "env.tasks: policy.name=steered_smolvla reads no instruction, so it learns one task; there are ",
 }
+NO_IMAGES = "is for embodied jobs, whose episodes have images; allowed with job=control are ppo"
+IMAGES_OF_ROBOTS = "is for embodied jobs; it learns from images; allowed with job="
 NO_EXPERT = "is for embodied jobs; its expert is the environment's; allowed with job="
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
@@ -51,10 +54,12 @@ REFUSED = {
         (experiment, name): NO_GROUPS
         for experiment in CONTROL
         for name in algorithms()
-        if name not in (*FOR_CONTROL, "dagger", "dsrl")
+        if name not in (*FOR_CONTROL, "dagger", "dsrl", "drq")
     },
     **{(experiment, "dagger"): NO_EXPERT for experiment in (*CONTROL, *LANGUAGE)},
     **{(experiment, "dsrl"): NO_NOISE for experiment in (*CONTROL, *LANGUAGE)},
+    **{(experiment, "drq"): NO_IMAGES for experiment in CONTROL},
+    **{(experiment, "drq"): IMAGES_OF_ROBOTS for experiment in LANGUAGE},
     **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
     **{(experiment, "success_classifier"): NO_CLASSIFIER for experiment in LANGUAGE},
     **{
@@ -66,10 +71,11 @@ REFUSED = {
     **{(experiment, "rlpd"): NO_ACTIONS for experiment in LANGUAGE},
     **{("cart_pole", name): DISCRETE for name in OFF_POLICY},
     **{(experiment, name): reason for experiment in ("mt10", "libero", "mixed") for name, reason in MANY_TASKS.items()},
-    **{("push_diffusion", name): "trains another policy than the experiment's" for name in ("rlpd", "dsrl")},
+    **{("push_diffusion", name): "trains another policy than the experiment's" for name in ("rlpd", "drq", "dsrl")},
     ("mixed", "dagger"): "dagger: must be null with env.members",
     ("libero_openvla", "dagger"): "begins with the demonstrations of a warm start",
     ("libero_openvla", "rlpd"): "its policy reads states, and the experiment shows images",
+    ("libero_openvla", "drq"): "trains another policy than the experiment's",
     ("libero_openvla", "dsrl"): "its actor reads the state alone, and the experiment's state shows no objects",
 }
 ONE_ADVANTAGE = {
@@ -126,7 +132,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
         facts = {"length": 9, "state_dim": state, "action_dim": action}
         (tmp_path / "replay.json").write_text(json.dumps(facts))
         words.append(f"off_policy.demonstrations={tmp_path}")
-    elif algorithm in ("rlpd", "dsrl") and experiment not in LANGUAGE:
+    elif algorithm in ("rlpd", "drq", "dsrl") and experiment not in LANGUAGE:
         words += ["policy.state_dim=30", "policy.action_dim=4"]  # the environment's
     elif experiment == "mixed":
         words += ["policy.state_dim=36", "policy.action_dim=4", "policy.member_action_dims=[4,4,2]"]
@@ -144,13 +150,13 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 def test_there_are_few_refusals() -> None:
     control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL) - 1) + len(OFF_POLICY)  # dagger and dsrl among them
     others = 4 * (len(experiments()) - len(CONTROL))  # sac, td3, crossq and iql
-    several_tasks, another_policy = 2 * 4, 2  # with rlpd and dsrl
+    several_tasks, another_policy = 3 * 4, 3  # with rlpd, drq and dsrl
     no_dagger = 2  # mixed and libero_openvla
     assert len(REFUSED) == (
         control
         + others
         + no_dagger
-        + 5 * len(LANGUAGE)
+        + 6 * len(LANGUAGE)
         + len(ONE_ADVANTAGE)
         + len(NO_AGENTS)
         + several_tasks

@@ -297,12 +297,12 @@ MISTAKES = {
     "a control policy for episodes": (
         "policy=mlp_gaussian",
         "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, act, diffusion with job=embodied",
+        "cnn_chunks, steered_smolvla, steered_pi0, act, diffusion with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
         "policy.name=mlp: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, act, diffusion with job=embodied",
+        "cnn_chunks, steered_smolvla, steered_pi0, act, diffusion with job=embodied",
     ),
     "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",

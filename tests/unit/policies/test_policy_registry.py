@@ -23,17 +23,17 @@ LANGUAGE = (
 MISTAKES = {
     "misspelt file": (
         "policy=tiny_vl",
-        "policy=tiny_vl: allowed are act, causal_lm, diffusion, mlp_bounded, mlp_categorical, mlp_chunks, "
-        "mlp_deterministic, mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_l1, openvla_oft, "
-        "pi0, pi05, smolvla, steered_pi0, steered_smolvla, tiny_act, tiny_openvla, tiny_openvla_l1, tiny_pi0, "
-        "tiny_pi05, tiny_qwen, tiny_smolvla, tiny_steered_smolvla, tiny_vla (configs/policy), or module:Class of "
-        "your own; did you mean tiny_vla?",
+        "policy=tiny_vl: allowed are act, causal_lm, cnn_chunks, diffusion, mlp_bounded, mlp_categorical, "
+        "mlp_chunks, mlp_deterministic, mlp_ensemble, mlp_gaussian, mlp_renorm, mlp_squashed, openvla, openvla_l1, "
+        "openvla_oft, pi0, pi05, smolvla, steered_pi0, steered_smolvla, tiny_act, tiny_openvla, tiny_openvla_l1, "
+        "tiny_pi0, tiny_pi05, tiny_qwen, tiny_smolvla, tiny_steered_smolvla, tiny_vla (configs/policy), or "
+        "module:Class of your own; did you mean tiny_vla?",
     ),
     "misspelt name": (
         "policy.name=tiny_vl",
         "policy.name=tiny_vl: allowed are tiny_vla, openvla, openvla_l1, smolvla, pi0, pi05, mlp_chunks, "
-        "steered_smolvla, steered_pi0, act, diffusion with job=embodied (configs/policy), or module:Class of your own; "
-        "did you mean tiny_vla?",
+        "cnn_chunks, steered_smolvla, steered_pi0, act, diffusion with job=embodied (configs/policy), or module:Class "
+        "of your own; did you mean tiny_vla?",
     ),
     "a path": (
         "policy=examples/own_policy.py:Policy",
@@ -71,8 +71,8 @@ MISTAKES = {
     "another kind of job": (
         "policy=own_policy_models:Control",
         "policy.name=own_policy_models:Control: is for job=control; allowed are tiny_vla, openvla, openvla_l1, "
-        "smolvla, pi0, pi05, mlp_chunks, steered_smolvla, steered_pi0, act, diffusion with job=embodied "
-        "(configs/policy), or module:Class of your own",
+        "smolvla, pi0, pi05, mlp_chunks, cnn_chunks, steered_smolvla, steered_pi0, act, diffusion with "
+        "job=embodied (configs/policy), or module:Class of your own",
     ),
     "unknown key": (
         f"policy={OWN_POLICY} policy.hiden_size=64",

@@ -26,16 +26,16 @@ class SquashedGaussianPolicy(MLPPolicy):
     _squash = staticmethod(squash)
 
     def _decide(
-        self, state: np.ndarray, uniforms: np.ndarray | None, temperature: float
+        self, state: torch.Tensor, uniforms: np.ndarray | None, temperature: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of n decisions and the log-density of each, both float32 ``[n, C·A]``.
 
         Args:
-            state: States, float32 ``[n, S]``.
+            state: States, float32 ``[n, S]``, or what else the network reads.
             uniforms: Random numbers in [0, 1), ``[n, C·A]``, mapped to standard normals; ``None`` squashes the mean.
             temperature: Factor of the variance before squashing.
         """
-        mean, log_std = self.model(torch.from_numpy(state).to(self._device))
+        mean, log_std = self.model(state.to(self._device))
         noise = torch.zeros_like(mean)
         if uniforms is not None:
             noise = standard_normals(torch.from_numpy(uniforms)).to(mean)
@@ -72,7 +72,7 @@ class SingleActionPolicy(SquashedGaussianPolicy):
             uniforms: Random numbers in [0, 1), ``[n, A]``, mapped to standard normals; ``None`` squashes the mean.
             temperature: Factor of the variance before squashing.
         """
-        actions, log_probs = self._decide(observation["state"], uniforms, temperature)
+        actions, log_probs = self._decide(torch.from_numpy(observation["state"]), uniforms, temperature)
         return Decision(actions, log_probs.sum(-1, keepdims=True), actions[:, None])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

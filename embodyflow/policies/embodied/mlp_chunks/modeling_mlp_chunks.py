@@ -77,6 +77,12 @@ class ChunkCritics(MLPCritics):
         self.standardize.load_state_dict({name: policy_state[f"standardize.{name}"] for name in own})
 
 
+def tanh_in_lanes(values: Tensor) -> Tensor:
+    """Return the hyperbolic tangents of values ``[n, F]``; see :func:`squash_in_lanes`."""
+    width = values.shape[-1]
+    return functional.pad(values, (0, -width % LANES)).tanh()[..., :width]
+
+
 def squash_in_lanes(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions and log-densities as ``squash``, with the same bits for a row whichever rows are beside it.
 

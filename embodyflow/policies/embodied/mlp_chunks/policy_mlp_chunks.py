@@ -1,5 +1,7 @@
 """The policy of chunks as an :class:`~embodyflow.policies.base.OffPolicy` that also imitates."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -9,39 +11,37 @@ from embodyflow.policies.control.mlp_squashed.policy_mlp_squashed import LARGEST
 from embodyflow.policies.embodied.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
 from embodyflow.policies.embodied.mlp_chunks.modeling_mlp_chunks import MLPChunks, squash_in_lanes
 from embodyflow.policies.flow_sde import standard_normals
+from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 
 BINS = 256
 """Bins of [-1, 1] in which the smoothing of demonstrations is stated, those of a policy of tokens."""
 
 
-class MLPChunksPolicy(SquashedGaussianPolicy):
-    """Samples a chunk of C actions in [-1, 1]; ``action_tokens`` records its numbers, float32 ``[..., C·A]``.
+class ChunksPolicy(SquashedGaussianPolicy):
+    """Base of policies that sample a chunk of C actions in [-1, 1] and also imitate.
+
+    ``action_tokens`` records the numbers of a chunk, float32 ``[..., C·A]``.
 
     Args:
         config: Sizes.
-        device: Device of the model.
+        model: Network of the policy; ``standardize`` standardises states.
+        device: Device that the model is moved to.
     """
 
     _squash = staticmethod(squash_in_lanes)
 
-    def __init__(self, config: MLPChunksConfig, device: str) -> None:
-        super().__init__(config, MLPChunks(config), device)
+    def __init__(self, config: EmbodiedPolicyConfig, model: torch.nn.Module, device: str) -> None:
+        super().__init__(config, model, device)
         self.num_imitation_draws = config.decision_dim
 
-    @torch.inference_mode()
-    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
-        numbers, log_probs = self._decide(observation["state"], uniforms, temperature)
+    def _read(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return what the Gaussian depends on, ``[n, ...]``: the state, or features of the observation."""
+        return observation["state"]
+
+    def _decision(self, read: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide on n chunks by what :meth:`_read` returned."""
+        numbers, log_probs = self._decide(read, uniforms, temperature)
         return Decision(numbers, log_probs, numbers.reshape(len(numbers), self.config.chunk_size, -1))
-
-    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-densities of a batch's numbers, float32 ``[N, T, C·A]``, and as entropy their negative.
-
-        Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
-        """
-        mask = batch["loss_mask"].to(self._device)
-        log_probs = self._log_densities(batch["state"], batch["action_tokens"], temperature)
-        return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions stay as they are."""
@@ -72,6 +72,32 @@ class MLPChunksPolicy(SquashedGaussianPolicy):
         """
         noise = standard_normals(uniforms).to(actions)
         targets = actions.flatten(1) + sigma * 2 / BINS * noise
-        log_probs = self._log_densities(observation["state"], targets.clamp(-LARGEST_TARGET, LARGEST_TARGET), 1.0)
+        log_probs = self._log_densities(self._read(observation), targets.clamp(-LARGEST_TARGET, LARGEST_TARGET), 1.0)
         counted = mask.repeat_interleave(self.config.action_dim, 1).to(self._device)
         return -log_probs.where(counted, 0.0).sum()
+
+
+class MLPChunksPolicy(ChunksPolicy):
+    """Samples a chunk by the state alone.
+
+    Args:
+        config: Sizes.
+        device: Device of the model.
+    """
+
+    def __init__(self, config: MLPChunksConfig, device: str) -> None:
+        super().__init__(config, MLPChunks(config), device)
+
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
+        return self._decision(torch.from_numpy(observation["state"]), uniforms, temperature)
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-densities of a batch's numbers, float32 ``[N, T, C·A]``, and as entropy their negative.
+
+        Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
+        """
+        mask = batch["loss_mask"].to(self._device)
+        log_probs = self._log_densities(batch["state"], batch["action_tokens"], temperature)
+        return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)

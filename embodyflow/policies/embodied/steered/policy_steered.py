@@ -65,7 +65,7 @@ class SteeredPolicy(SquashedGaussianPolicy):
                 before squashing.
             temperature: Factor of the variance before squashing.
         """
-        numbers, log_probs = self._decide(observation["state"], uniforms, temperature)
+        numbers, log_probs = self._decide(torch.from_numpy(observation["state"]), uniforms, temperature)
         actions = self.follow(observation, self.noise(torch.from_numpy(numbers)))
         return Decision(numbers, np.tile(log_probs / self._num_sharing, (1, self._num_sharing)), actions)
 
