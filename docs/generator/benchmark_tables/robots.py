@@ -159,6 +159,18 @@ def rlpd() -> str:
     return table(head, rows)
 
 
+def drq() -> str:
+    """Return success on unseen goals of DrQ from images, of the same with black images, and GRPO's from states."""
+    report, rows = read("drq_drawer_open"), []
+    for run in report["runs"]:
+        cloned, trained = (f"{run['points'][place]['success']:.2f}" for place in (0, -1))
+        seen = "black" if run.get("blind") else "64 pixels"
+        counts = (f"{run[name]:,}" for name in ("episodes", "steps"))
+        minutes = f"{run['cpu_seconds'] / 60:.1f} min"
+        rows.append((code("drawer_open"), seen, str(run["seed"]), cloned, f"**{trained}**", *counts, minutes))
+    return table(("Experiment", "Images", "Seed", "Cloned", "Trained", "Episodes", "Steps", "CPU time"), rows)
+
+
 def vector_env() -> str:
     """Return steps per second of vector environments."""
     report = read("vector_env")
@@ -218,6 +230,7 @@ TABLES = (
     dagger,
     dagger_recipes,
     rlpd,
+    drq,
     dsrl,
     vector_env,
     batched_env,

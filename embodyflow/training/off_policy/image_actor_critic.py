@@ -31,7 +31,7 @@ class ImageActorCritic(SoftActorCritic):
     def __init__(self, policy: ImageOffPolicy, critics: ActionCritics, config: OffPolicyRun) -> None:
         super().__init__(policy, critics, config)
         assert isinstance(config.off_policy, ImageActorCriticConfig)
-        self._shift, self._encode = config.off_policy.shift, policy.encode
+        self._shift, self._image_policy = config.off_policy.shift, policy
         self._cameras = list(config.policy.replayed_images)
         self._add_step("critics", self._image_loss, "policy")  # whose encoder it trains
 
@@ -53,9 +53,9 @@ class ImageActorCritic(SoftActorCritic):
         state, action, returns, discounts, next_state, *rest = columns
         further = iter(rest)
         images, next_images = self._by_camera(further), self._by_camera(further)
-        features = self._encode(state, images)
+        features = self._image_policy.encode(state, images)
         with torch.no_grad():
-            next_features = self._encode(next_state, next_images)
+            next_features = self._image_policy.encode(next_state, next_images)
         batch = Transitions(features, action, returns, discounts, next_features)
         loss, metrics = self._critics_loss(batch, *further)
         return loss, metrics | {FEATURES: features}
