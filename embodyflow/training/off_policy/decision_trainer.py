@@ -37,7 +37,7 @@ class DecisionTrainer(OffPolicyTrainer):
         if iteration == self._stored_iteration:
             raise RuntimeError(f"iteration {iteration}: the replay buffer has its decisions already")
         self._stored_iteration = iteration
-        return self._append(of_episodes(batch[batch["uid"].argsort()]))
+        return self._append(of_episodes(batch[batch["uid"].argsort()], self.config.policy.replayed_images))
 
     def load(self, folder: str) -> None:
         """Restore models and optimizers; the replay buffer is opened at this commit when it is first used."""
@@ -48,4 +48,4 @@ class DecisionTrainer(OffPolicyTrainer):
     def _shape(self) -> Shape:
         size, *_ = self.config.policy.observation_shapes["state"]
         assert size is not None
-        return Shape(1, size, self.config.policy.decision_dim)
+        return Shape(1, size, self.config.policy.decision_dim, self.config.policy.replayed_images)

@@ -12,6 +12,7 @@ from embodyflow.data.metrics import Metric
 from embodyflow.process.files.file_modes import follow_umask
 from embodyflow.training.off_policy.decision_trainer import DecisionTrainer
 from embodyflow.training.off_policy.replay.episode_transitions import of_demonstrations
+from embodyflow.training.off_policy.replay.image_replay import buffer_of
 from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer
 
 PREFIX = "demonstrations."
@@ -37,7 +38,8 @@ class EpisodeOffPolicyTrainer(DecisionTrainer):
     def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
         """Fine-tune on demonstrations and keep them; see :meth:`FSDPTrainer.fit`."""
         metrics = super().fit(demos, seed)
-        self._demonstrated_columns = of_demonstrations(demos, self.config.policy.chunk_size)
+        policy = self.config.policy
+        self._demonstrated_columns = of_demonstrations(demos, policy.chunk_size, policy.replayed_images)
         return metrics
 
     def save_weights_file(self, path: str) -> None:
@@ -72,10 +74,10 @@ class EpisodeOffPolicyTrainer(DecisionTrainer):
 
     def _open_demonstrations(self) -> ReplayBuffer:
         if self._commit is not None:
-            return ReplayBuffer.demonstrations(self._demonstrations_folder, self._shape)
+            return buffer_of(self._shape).demonstrations(self._demonstrations_folder, self._shape)
         count = len(self._demonstrated_columns["reward"])
         shape = replace(self._shape, num_envs=self.config.policy.chunk_size)
-        buffer = ReplayBuffer.create(self._demonstrations_folder, shape, count)
+        buffer = buffer_of(shape).create(self._demonstrations_folder, shape, count)
         buffer.append(self._demonstrated_columns)
         buffer.commit()
         return buffer

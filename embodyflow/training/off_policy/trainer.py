@@ -26,6 +26,7 @@ from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.off_policy.learner import ERRORS, OffPolicyLearner, OffPolicyRun
 from embodyflow.training.off_policy.replay.hindsight import HindsightReplay
+from embodyflow.training.off_policy.replay.image_replay import buffer_of
 from embodyflow.training.off_policy.replay.priorities import PRIORITIES_FILE, Priorities
 from embodyflow.training.off_policy.replay.replay_buffer import ReplayBuffer, Shape, Transitions, draw
 from embodyflow.training.off_policy.replay.segments import STATE_FILE
@@ -245,15 +246,16 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def _open(self) -> ReplayBuffer:
         shape, capacity = self._shape, self._settings.replay_capacity
+        kind = buffer_of(shape)
         self._demonstrations = self._open_demonstrations()
         if self._folder is None:  # a run without checkpoints
             self._temporary = TemporaryDirectory(prefix="embodyflow-replay-")
-            return ReplayBuffer.create(Path(self._temporary.name), shape, capacity)
+            return kind.create(Path(self._temporary.name), shape, capacity)
         if self._commit is None:
-            return ReplayBuffer.create(self._folder, shape, capacity)
+            return kind.create(self._folder, shape, capacity)
         if self._commit["demonstrations"] != self._demonstrated():
             raise DamageError(f"{self._demonstrations_folder}: is not what it was when the run began")
-        return ReplayBuffer.open(self._folder, shape, capacity, self._commit["buffer"])
+        return kind.open(self._folder, shape, capacity, self._commit["buffer"])
 
     def _relabelling(self, buffer: ReplayBuffer) -> HindsightReplay | None:
         """Return a source of relabelled transitions of a buffer; ``None`` for a run without hindsight.
@@ -282,7 +284,7 @@ class OffPolicyTrainer(FSDPTrainer):
 
     def _open_demonstrations(self) -> ReplayBuffer | None:
         folder = self._demonstrations_folder
-        return None if folder is None else ReplayBuffer.demonstrations(folder, self._shape)
+        return None if folder is None else buffer_of(self._shape).demonstrations(folder, self._shape)
 
     def _demonstrated(self) -> list[str]:
         """Return the digests of the demonstrations' files."""

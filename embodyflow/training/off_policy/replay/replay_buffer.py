@@ -1,9 +1,9 @@
 """Transitions of environments that are stepped together, and batches drawn from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -70,11 +70,21 @@ class Shape:
         num_envs: E, environments that are stepped together. Transition i of an environment is followed by i + E.
         state_dim: S, features of a state.
         action_dim: A, dimensions of an action.
+        cameras: Shape ``(H, W, 3)`` of the images by camera; empty if transitions have none.
     """
 
     num_envs: int
     state_dim: int
     action_dim: int
+    cameras: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Shape":
+        """Return the shape in the state of a commit, which has the facts."""
+        cameras = {
+            camera: (height, width, depth) for camera, (height, width, depth) in facts.get("cameras", {}).items()
+        }
+        return cls(facts["num_envs"], facts["state_dim"], facts["action_dim"], cameras)
 
     @property
     def record(self) -> np.dtype[Any]:
@@ -82,11 +92,18 @@ class Shape:
         state, action = ("<f4", (self.state_dim,)), ("<f4", (self.action_dim,))
         columns = {"state": state, "action": action, "reward": ("<f4", ()), "next_state": state}
         flags = {"terminated": ("?", ()), "truncated": ("?", ())}
-        return np.dtype([(name, *kind) for name, kind in (columns | flags).items()])
+        frames = {"frame": ("<i8", ()), "next_frame": ("<i8", ())} if self.cameras else {}
+        return np.dtype([(name, *kind) for name, kind in (columns | flags | frames).items()])
 
-    def facts(self) -> dict[str, int]:
-        """Return the numbers by name."""
-        return {"num_envs": self.num_envs, "state_dim": self.state_dim, "action_dim": self.action_dim}
+    def facts(self) -> dict[str, Any]:
+        """Return the sizes by name, as JSON keeps them."""
+        sizes = {"num_envs": self.num_envs, "state_dim": self.state_dim, "action_dim": self.action_dim}
+        cameras = {name: list(size) for name, size in sorted(self.cameras.items())}
+        return sizes | ({"cameras": cameras} if cameras else {})
+
+    def differs(self, other: "Shape") -> bool:
+        """Return True if transitions of the other shape have other sizes, whatever the number of environments."""
+        return replace(self, num_envs=1) != replace(other, num_envs=1)
 
 
 class ReplayBuffer:
@@ -102,31 +119,37 @@ class ReplayBuffer:
         self._segments, self.shape, self._capacity = segments, shape, capacity
 
     @classmethod
-    def create(cls, folder: Path, shape: Shape, capacity: int, segment_size: int = SEGMENT_SIZE) -> "ReplayBuffer":
+    def create(cls, folder: Path, shape: Shape, capacity: int, segment_size: int = SEGMENT_SIZE) -> Self:
         """Return an empty buffer in a folder."""
         return cls(Segments.create(folder, shape.record, segment_size), shape, capacity)
 
     @classmethod
-    def open(cls, folder: Path, shape: Shape, capacity: int, state: Mapping[str, Any]) -> "ReplayBuffer":
+    def open(cls, folder: Path, shape: Shape, capacity: int, state: Mapping[str, Any]) -> Self:
         """Return the buffer of a commit; what was appended later is cut.
 
         Raises:
-            DamageError: A file is missing or damaged.
+            DamageError: A file is missing or damaged, or transitions have other sizes.
         """
-        return cls(Segments.open(folder, shape.record, state, cut=True), shape, capacity)
+        if (found := Shape.of_facts(state)).differs(shape):
+            raise _other_sizes(folder, found, shape)
+        return cls._of_state(folder, shape, capacity, state, cut=True)
 
     @classmethod
-    def demonstrations(cls, folder: Path, shape: Shape) -> "ReplayBuffer":
+    def demonstrations(cls, folder: Path, shape: Shape) -> Self:
         """Return the transitions in the folder of another run's buffer, which stays as it is.
 
         Raises:
             DamageError: They are missing or damaged, or of other sizes.
         """
         state = state_in(folder)
-        found = Shape(state["num_envs"], state["state_dim"], state["action_dim"])
-        if (found.state_dim, found.action_dim) != (shape.state_dim, shape.action_dim):
-            raise DamageError(f"{folder}: has transitions of sizes {found.facts()}, the run of {shape.facts()}")
-        return cls(Segments.open(folder, found.record, state, cut=False), found, state["length"])
+        if (found := Shape.of_facts(state)).differs(shape):
+            raise _other_sizes(folder, found, shape)
+        return cls._of_state(folder, found, state["length"], state, cut=False)
+
+    @classmethod
+    def _of_state(cls, folder: Path, shape: Shape, capacity: int, state: Mapping[str, Any], *, cut: bool) -> Self:
+        """Return the buffer of a commit in a folder, of which ``shape`` is the shape; see :meth:`Segments.open`."""
+        return cls(Segments.open(folder, shape.record, state, cut=cut), shape, capacity)
 
     def __len__(self) -> int:
         """Return the number of transitions that were ever appended."""
@@ -147,13 +170,17 @@ class ReplayBuffer:
         Raises:
             ValueError: A number is NaN or inf, also in float32.
         """
+        self._segments.append(self._records(columns))
+
+    def _records(self, columns: Mapping[str, Array]) -> Array:
+        """Return the transitions of columns as records of ``shape.record``, after a check of their numbers."""
         records = np.empty(len(columns["reward"]), self.shape.record)
         with np.errstate(over="ignore", invalid="ignore"):
             for name in self.shape.record.names or ():
                 records[name] = columns[name]
                 if not np.isfinite(records[name]).all():
                     raise ValueError(f"replay: the column {name} has NaN, inf or a number that float32 cannot hold")
-        self._segments.append(records)
+        return records
 
     def sample(self, rng: np.random.Generator, size: int, num_steps: int, gamma: float) -> Transitions:
         """Draw transitions uniformly and with replacement; see :meth:`transitions`.
@@ -184,7 +211,10 @@ class ReplayBuffer:
         counted = present & np.cumprod(np.concatenate([np.ones((size, 1), bool), goes_on], 1), 1).astype(bool)
         first, last = records[:, 0], records[np.arange(size), counted.sum(1) - 1]
         returns, discounts = n_step_returns(_tensor(records["reward"]), torch.from_numpy(counted), gamma)
-        discounts = discounts.masked_fill(_tensor(last["terminated"]), 0.0)
+        return self._batch(first, last, returns, discounts.masked_fill(_tensor(last["terminated"]), 0.0))
+
+    def _batch(self, first: Array, last: Array, returns: torch.Tensor, discounts: torch.Tensor) -> Transitions:
+        """Return transitions from their first to their last steps, records ``[B]`` of ``shape.record``."""
         columns = (_tensor(first["state"]), _tensor(first["action"]), returns, discounts, _tensor(last["next_state"]))
         return Transitions(*columns)
 
@@ -208,6 +238,10 @@ class ReplayBuffer:
     def drop_before(self, index: int) -> None:
         """Remove files whose transitions are all before ``index``."""
         self._segments.drop_before(index)
+
+
+def _other_sizes(folder: Path, found: Shape, shape: Shape) -> DamageError:
+    return DamageError(f"{folder}: has transitions of sizes {found.facts()}, the run of {shape.facts()}")
 
 
 def draw(
@@ -241,4 +275,4 @@ def _joined(images: Images, others: Images) -> Images:
 
 
 def _tensor(column: Array) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(column))
+    return torch.from_numpy(column.copy())  # that of one record would keep its strides, which torch refuses

@@ -1,4 +1,4 @@
-"""Records of equal size in memory-mapped files that only grow.
+"""Records of equal size in files that only grow, memory-mapped unless a subclass reads them otherwise.
 
 Commits refer to the files by number, length and digest. What was appended after a commit is cut when the records are
 opened at that commit, so appending again gives the same files.
@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 STATE_FILE = "replay.json"
 """Name of the file in the folder with the state of the last commit, by which other runs read the records."""
 
-_SUFFIX = ".transitions"
+PIECE_BYTES = 2**20
+"""Bytes of a file that are hashed at a time."""
 
 
 class Segments:
@@ -34,7 +36,10 @@ class Segments:
 
     Attributes:
         first: Index of the first record that is still kept.
+        record: What a record is, in names of files and in errors.
     """
+
+    record: ClassVar[str] = "transition"
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], size: int) -> None:
         self._folder, self._dtype, self._size = folder, dtype, size
@@ -44,7 +49,7 @@ class Segments:
         self._unflushed: set[int] = set()
 
     @classmethod
-    def create(cls, folder: Path, dtype: np.dtype[Any], size: int) -> "Segments":
+    def create(cls, folder: Path, dtype: np.dtype[Any], size: int) -> Self:
         """Return segments without records; remove the files that an attempt before the first commit left."""
         segments = cls(folder, dtype, size)
         make_folder(folder)
@@ -52,7 +57,7 @@ class Segments:
         return segments
 
     @classmethod
-    def open(cls, folder: Path, dtype: np.dtype[Any], state: Mapping[str, Any], *, cut: bool) -> "Segments":
+    def open(cls, folder: Path, dtype: np.dtype[Any], state: Mapping[str, Any], *, cut: bool) -> Self:
         """Return the records of a commit.
 
         Args:
@@ -65,11 +70,13 @@ class Segments:
             DamageError: A file is missing, too short or changed, or its records are of another type.
         """
         if state["record_bytes"] != dtype.itemsize:
-            raise DamageError(f"{folder}: a transition has {state['record_bytes']} bytes, not {dtype.itemsize}")
+            raise DamageError(f"{folder}: a {cls.record} has {state['record_bytes']} bytes, not {dtype.itemsize}")
         segments = cls(folder, dtype, state["segment_size"])
         segments.first, segments._length = state["first"], state["length"]
-        for name, digest in state["digests"].items():
-            segments._read_back(int(name), digest)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
+            for number, found in pool.map(segments._verified, state["digests"].items()):
+                segments._digests[number] = found
+                segments._extended(number)
         if cut:
             segments._cut()
         return segments
@@ -83,14 +90,14 @@ class Segments:
         while len(records):
             number, start = divmod(self._length, self._size)
             part, records = records[: self._size - start], records[self._size - start :]
-            content = part.tobytes()
+            content = part.view(np.uint8).data
             with self._path(number).open("r+b" if start else "wb") as file:
                 file.seek(start * self._dtype.itemsize)
                 file.write(content)
             self._digests.setdefault(number, hashlib.sha256()).update(content)
             self._unflushed.add(number)
             self._length += len(part)
-            self._map(number)
+            self._extended(number)
 
     def read(self, indices: Array) -> Array:
         """Return copies of the records with these indices, int64 ``[n]``.
@@ -98,8 +105,7 @@ class Segments:
         Raises:
             IndexError: An index is of no record, or of one that was dropped.
         """
-        if len(indices) and not (self.first <= indices.min() and indices.max() < self._length):
-            raise IndexError(f"transitions {self.first} to {self._length - 1} are kept")
+        self._require_kept(indices)
         records = np.empty(len(indices), self._dtype)
         numbers, rows = np.divmod(indices, self._size)
         for number in np.unique(numbers).tolist():
@@ -108,10 +114,20 @@ class Segments:
         return records
 
     def commit(self, facts: Mapping[str, Any], oldest: int) -> dict[str, Any]:
-        """Flush what is new to the disk; return the state by which :meth:`open` finds the records again.
+        """Flush what is new to the disk with a state file; return the state by which :meth:`open` finds it again.
 
         Args:
             facts: JSON-able facts to add to the state.
+            oldest: Index of the oldest record that is needed from now on.
+        """
+        state = {**facts, **self.flush_new(oldest)}
+        write_durably(self._folder / STATE_FILE, json.dumps(state, indent=1) + "\n")
+        return state
+
+    def flush_new(self, oldest: int) -> dict[str, Any]:
+        """Flush what is new to the disk; return the state by which :meth:`open` finds the records again.
+
+        Args:
             oldest: Index of the oldest record that is needed from now on.
         """
         for number in sorted(self._unflushed):
@@ -119,20 +135,21 @@ class Segments:
         flush(self._folder)
         self._unflushed.clear()
         needed = [number for number in sorted(self._digests) if (number + 1) * self._size > oldest]
-        state = {
-            **facts,
+        return {
             "record_bytes": self._dtype.itemsize,
             "segment_size": self._size,
             "first": needed[0] * self._size if needed else self._length,
             "length": self._length,
             "digests": {str(number): self._digests[number].hexdigest() for number in needed},
         }
-        write_durably(self._folder / STATE_FILE, json.dumps(state, indent=1) + "\n")
-        return state
 
     def digests(self) -> list[str]:
         """Return the SHA-256 of the records in each file."""
         return [self._digests[number].hexdigest() for number in sorted(self._digests)]
+
+    def first_of_file(self, index: int) -> int:
+        """Return the index of the first record in the file of a record."""
+        return index // self._size * self._size
 
     def drop_before(self, index: int) -> None:
         """Remove the files that only have records before ``index``."""
@@ -143,19 +160,32 @@ class Segments:
                 path.unlink()
                 self.first = max(self.first, (number + 1) * self._size)
 
-    def _read_back(self, number: int, digest: str) -> None:
-        """Map the records of a commit in a file, after a comparison with their digest."""
-        path, rows = self._path(number), min(self._length - number * self._size, self._size)
-        if not path.is_file() or path.stat().st_size < rows * self._dtype.itemsize:
+    def _verified(self, digest: tuple[str, str]) -> tuple[int, Any]:
+        """Return the number of a file and the hash of a commit's records in it, after a comparison with the digest."""
+        number = int(digest[0])
+        path, left = self._path(number), self._rows(number) * self._dtype.itemsize
+        if not path.is_file() or path.stat().st_size < left:
             raise DamageError(f"{path} is missing or too short")
-        self._map(number)
-        self._digests[number] = hashlib.sha256(self._maps[number].view(np.uint8).data)
-        if self._digests[number].hexdigest() != digest:
+        found, piece = hashlib.sha256(), memoryview(bytearray(min(PIECE_BYTES, left)))
+        with path.open("rb", buffering=0) as file:
+            while left and (count := file.readinto(piece[:left])):
+                found.update(piece[:count])
+                left -= count
+        if found.hexdigest() != digest[1]:
             raise DamageError(f"{path} is damaged")
+        return number, found
 
-    def _map(self, number: int) -> None:
-        rows = min(self._length - number * self._size, self._size)
-        self._maps[number] = np.memmap(self._path(number), self._dtype, "r", shape=(rows,))
+    def _extended(self, number: int) -> None:
+        """Make the records of a file readable that has new ones."""
+        self._maps[number] = np.memmap(self._path(number), self._dtype, "r", shape=(self._rows(number),))
+
+    def _rows(self, number: int) -> int:
+        """Return the number of records in a file."""
+        return min(self._length - number * self._size, self._size)
+
+    def _require_kept(self, indices: Array) -> None:
+        if len(indices) and not (self.first <= indices.min() and indices.max() < self._length):
+            raise IndexError(f"{self.record}s {self.first} to {self._length - 1} are kept")
 
     def _cut(self) -> None:
         """Cut the last file to its records, and remove those after it."""
@@ -168,10 +198,10 @@ class Segments:
         flush(self._folder)
 
     def _files(self) -> list[tuple[int, Path]]:
-        return sorted((int(path.stem), path) for path in self._folder.glob(f"*{_SUFFIX}"))
+        return sorted((int(path.stem), path) for path in self._folder.glob(f"*.{self.record}s"))
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:06d}{_SUFFIX}"
+        return self._folder / f"{number:06d}.{self.record}s"
 
 
 def state_in(folder: Path) -> dict[str, Any]:
