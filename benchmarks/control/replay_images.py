@@ -3,7 +3,7 @@
     python -m benchmarks.control.replay_images
     python -m benchmarks.control.replay_images --transitions 10000
 
-Images are random bytes, the same ones in each commit. Episodes have 50 decisions, and a commit follows 20 of them, 1 000
+Images are random bytes, the same in each commit. Episodes have 50 decisions, and a commit follows 20 of them, 1 000
 transitions. A batch has 256 transitions, and so 512 frames. Memory is that of the process: its own (``RssAnon``) and
 the pages of files that it has mapped (``RssFile``). Each time is given twice, by the clock and as CPU time of the
 process. The buffer is reopened at the end, with all digests: once after the system was asked to forget the files' pages
