@@ -72,5 +72,5 @@ def test_a_start_is_refused_and_a_mere_look_is_not(config: Any, monkeypatch: pyt
     leave(monkeypatch, 10)
     request = parse_arguments([*WORDS, f"run_root={config.run_root}", "run_id=other"])
     check(request)
-    with pytest.raises(ConfigError, match="off_policy.replay_capacity=200"):
+    with pytest.raises(ConfigError, match=r"off_policy\.replay_capacity=200"):
         check(request, starts=True)
