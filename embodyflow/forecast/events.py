@@ -10,6 +10,8 @@ The ranks of a job in lockstep wait for one another at every exchange. They comp
 are on their way none of them does, so nothing hides the one time in the other. p ranks that compute for u seconds each
 and wait for W on c cores, which they have to themselves, take W + u · max(p / c, 1), where ranks that do not wait for
 one another take max(W + u, p u / c).
+
+Services compute beside all jobs and want the same number of cores all the time.
 """
 
 import heapq
@@ -127,7 +129,7 @@ class _Simulation:
         while self._left:
             running = [self._ahead[index][-1] for index in self._left]
             rates = _rates([*running, self._services], self._cores)
-            pace = dict(zip(self._left, rates, strict=False))
+            pace = dict(zip(self._left, rates, strict=False))  # without the services, which are last
             step = min(left / pace[index] for index, left in self._left.items())
             self._now += step
             for index in self._left:

@@ -200,9 +200,7 @@ def _checkpoint(line: Line, log: _Log, cores: float) -> Cost:
     return Cost(each, each)
 
 
-def _on_full_cores(
-    line: Line, log: _Log, nodes: Sequence[str], num_ranks: int, cores: float
-) -> tuple[float, float]:
+def _on_full_cores(line: Line, log: _Log, nodes: Sequence[str], num_ranks: int, cores: float) -> tuple[float, float]:
     """Return the seconds in which the ranks of nodes had cores or waited for one, and the CPU seconds of all of them.
 
     Both are 0 if the ranks left cores to other work.

@@ -1,15 +1,15 @@
 """The costs of a run's iterations with other numbers of workers, ranks and rows, on machines of the same kind.
 
-With x rows on its busiest rank a node computes for u(x, n) = a + b x + c (n − 1) / n seconds and waits for
-w(x, n) = a′ + b′ x + l (n − 1). The last parts are what n trainer ranks exchange on a ring: in n − 1 steps, each of
-which takes l until its message is there, a rank moves (n − 1) / n of all weights and gradients, which takes CPU time on
-one machine. That is Hockney's model of latency and bandwidth; for a ring see Thakur et al. (2005), "Optimization of
-collective communication operations in MPICH". Other nodes have c = l = 0, and the commit takes a + c (n − 1) / n.
+With x rows on its busiest rank a node computes for u = a + b x + c (n − 1) / n + l (n − 1) seconds, and waits for W
+seconds with parts of the same form. The last two are what n trainer ranks exchange on a ring: each moves (n − 1) / n of
+all weights and gradients in n − 1 messages. That is Hockney's model of bandwidth and latency; for a ring see Thakur et
+al. (2005), "Optimization of collective communication operations in MPICH". On one machine both take CPU time, too.
+Other nodes have c = l = 0, and the commit takes a + c (n − 1) / n.
 
-One run tells a single point; then only b and b′ are above zero, and half of the rows take half of the time. Further
-runs tell more: two runs with other numbers of ranks b, c and l, two with as many ranks a and b, and more runs all of
-them, by least squares through their medians with no part below zero. A sample of u seconds becomes
-u · u(x′, n′) / u(x, n), and likewise u + w.
+One run tells a single point; then only b is above zero, and half of the rows take half of the time. Further runs tell
+more: two runs with other numbers of ranks b and c, two with as many ranks a and b, three other numbers of ranks b, c
+and l, by least squares through the medians of runs with no part below zero. A sample of s seconds becomes
+s · s(x′, n′) / m with m the median of its run.
 
 The flow calls every process of a group, so the time between nodes is a + b p with p processes. The checkpoint takes
 a + b n CPU seconds, n ranks together. It is known from runs that have a worker for each core, see :mod:`.record`.
@@ -75,7 +75,7 @@ class Line:
         fixed: Seconds without rows, a.
         per_row: Seconds of a row, b.
         exchange: Seconds in which infinitely many ranks would exchange their weights, c.
-        steps: Seconds of each of the n − 1 steps of an exchange, l.
+        steps: Seconds of each of the n − 1 messages of a rank, l.
     """
 
     fixed: float = 0.0

@@ -60,9 +60,7 @@ def test_ranks_in_lockstep_do_not_compute_while_they_wait() -> None:
     assert ends([replace(together, lockstep=False)], cores=2) == [2.0], "others compute while one waits"
 
 
-@given(
-    computes=st.floats(0.01, 5), waits=st.floats(0.01, 5), ranks=st.integers(1, 6), cores=st.sampled_from([1, 2, 4])
-)
+@given(computes=st.floats(0.01, 5), waits=st.floats(0.01, 5), ranks=st.integers(1, 6), cores=st.sampled_from([1, 2, 4]))
 def test_ranks_in_lockstep_wait_and_share_what_services_leave(
     computes: float, waits: float, ranks: int, cores: int
 ) -> None:
