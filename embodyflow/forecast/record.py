@@ -193,7 +193,7 @@ def _services(line: Line, log: _Log, cores: float) -> float:
 
 
 def _checkpoint(line: Line, log: _Log, cores: float) -> Cost:
-    """Return what each trainer rank took from rollouts that filled all cores but those of the services."""
+    """Return the checkpoint of each rank: what it took from rollouts that filled the cores which services leave."""
     nodes = sorted(rollout_nodes(log.graph))
     seconds, computing = _on_full_cores(line, log, nodes, log.config.rollout.num_workers, cores)
     each = max(cores * seconds - computing, 0.0) / log.config.trainer.num_ranks if seconds else 0.0
