@@ -147,6 +147,22 @@ def test_a_second_run_tells_what_ranks_exchange(tmp_path: Path) -> None:
     assert sample.nodes["rollout"].seconds == pytest.approx(4.0)
 
 
+def test_runs_of_one_shape_count_alike(tmp_path: Path) -> None:
+    """Rollouts take 4 s in one run and 1.2 times as long in another, so the forecast has the mean."""
+    record = record_of(tmp_path, *SMALL)
+    other = record_of(tmp_path, *SMALL, name="other", scale=1.2)
+    assert scaled(record, record.config, [other])[0].nodes["rollout"].seconds == pytest.approx(4.4)
+
+
+def test_a_third_number_of_ranks_tells_what_a_message_takes() -> None:
+    """Rows take 1 s of one rank, bytes 0.4 (n − 1) / n and messages 0.1 (n − 1). Two numbers tell no messages."""
+    points = [Point(8.0, 1, 1.0), Point(4.0, 2, 0.5 + 0.2 + 0.1), Point(2.0, 4, 0.25 + 0.3 + 0.3)]
+    found = fitted(points)
+    assert (found.per_row, found.exchange, found.steps) == pytest.approx((0.125, 0.4, 0.1))
+    assert found.at(1.0, 8) == pytest.approx(0.125 + 0.35 + 0.7)
+    assert fitted(points[:2]) == Line(per_row=pytest.approx(0.125), exchange=pytest.approx(0.6))
+
+
 PARTS = st.floats(0, 5)
 
 

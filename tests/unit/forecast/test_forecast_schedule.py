@@ -56,6 +56,10 @@ def test_a_checkpoint_takes_cores_from_the_next_rollout() -> None:
     each = sample(1.0, 1.0, checkpoint=Cost(0.5, 0.5))
     assert of(Shape(2, 1), each, cores=2).seconds == pytest.approx(1.25 + 1.0)
     assert of(Shape(2, 1), each, cores=3).seconds == pytest.approx(2.0)
+    later = sample(1.0, 1.0, between=0.5, checkpoint=Cost(0.5, 0.5))
+    assert of(Shape(2, 1), later, cores=2).seconds == pytest.approx(0.5 + 1.25 + 0.5 + 1.0), (
+        "it begins with the rollout"
+    )
 
 
 def test_the_trainer_writes_its_checkpoint_before_its_next_node() -> None:
