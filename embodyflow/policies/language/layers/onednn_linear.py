@@ -103,7 +103,7 @@ def linear_into(memory: torch.Tensor | None, inputs: torch.Tensor, weight: torch
     cache. Another library than oneDNN gets no blocks, and returns new memory.
 
     Args:
-        memory: What an earlier call returned, of ``n`` rows or more, which is overwritten; ``None`` for new memory.
+        memory: Product of an earlier call, ``[at least n, O]``, which is overwritten; ``None`` takes new memory.
         inputs: Factors ``[n, I]``.
         weight: Weight of the layer, ``[O, I]``.
     """
