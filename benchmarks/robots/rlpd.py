@@ -108,7 +108,7 @@ def save(path: Path, experiment: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _kind(run: dict[str, Any]) -> tuple[bool, int]:
-    """Return whether the run was blind, and its seed: no other run of a file has both."""
+    """Return the two facts that no other run of a file has: blindness and seed."""
     return run.get("blind", False), run["seed"]
 
 
