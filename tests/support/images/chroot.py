@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("unshare", "mount", "chroot", "setpriv")
+PROGRAMS = ("unshare", "mount", "chroot", "setpriv", "ip")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LEFT = 97
 """Exit status of a command that left a process."""
@@ -41,6 +41,7 @@ class Container:
         user: ``uid:gid`` of commands. Anyone but root has no capabilities and cannot gain any.
         binds: What commands see of this machine besides /sys and the network.
         shm: Size of /dev/shm, as the option ``size`` of tmpfs says it.
+        network: True is this machine's network; False is a loopback interface alone.
     """
 
     root: Path
@@ -49,6 +50,7 @@ class Container:
     user: str = "0:0"
     binds: tuple[Bind, ...] = ()
     shm: str = "64m"
+    network: bool = True
 
     def run(self, command: Sequence[str], log: Path) -> int:
         """Run a command and end what it leaves; return its exit status, and 97 if it left a process.
@@ -61,6 +63,7 @@ class Container:
         """
         made = [path for bind in self.binds for path in _make_target(self.root, bind)]
         namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        namespaces += [] if self.network else ["--net"]
         try:
             with log.open("ab") as file:
                 script = [*namespaces, "sh", "-uc", self._script(), "sh", *self._entered(command)]
@@ -75,6 +78,7 @@ class Container:
         lines = [
             "set -e",
             f"cd {root}",
+            *([] if self.network else ["ip link set lo up"]),
             "mount -t proc -o nosuid,nodev,noexec proc proc",
             "mount --rbind /sys sys && mount -o remount,bind,ro sys",
             "mount -t tmpfs -o mode=755,nosuid dev dev && mkdir dev/pts dev/shm",

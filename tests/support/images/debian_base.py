@@ -12,6 +12,13 @@ from pathlib import Path
 
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+# Of Debian's images too: apt keeps neither packages nor what it computes of its lists.
+_APT = """
+APT::Keep-Downloaded-Packages "false";
+Acquire::Languages "none";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+"""
 _MINOR = "3.11"
 """The only minor version of bookworm."""
 
@@ -40,6 +47,7 @@ def make_debian_base(image: str, root: Path) -> dict[str, str]:
         (root / "usr" / "local" / "bin" / name).symlink_to(f"/usr/bin/python{_MINOR}")
     for name in ("resolv.conf", "hostname", "hosts"):  # of this machine
         (root / "etc" / name).write_text("")
+    (root / "etc" / "apt" / "apt.conf.d" / "docker-clean").write_text(_APT)
     os.chmod(root, 0o755)
     return dict(ENVIRONMENT)
 
