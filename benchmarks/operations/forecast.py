@@ -1,11 +1,11 @@
 """Forecasts of iteration time beside real runs, on this machine.
 
 ``python -m benchmarks.operations.forecast`` (half an hour) makes small runs of a robot and of a language model at 1, 2
-and 4 rollout workers and trainer ranks, synchronous and ahead, then forecasts each from the records of one and of
-two of them. ``--runs FOLDER`` keeps the runs, and uses those that are there.
+and 4 rollout workers and trainer ranks, synchronous and ahead, then forecasts each from the records of one to
+three of them. ``--runs FOLDER`` keeps the runs, and uses those that are there.
 
 Other work on the machine takes cores from a run. It is measured beside each run, and a forecast has the cores that
-it left to the run's nodes on average.
+it left to the run on average. Nothing else of the run that it forecasts is known to it.
 """
 
 import argparse
@@ -30,10 +30,9 @@ from benchmarks.report import write_report
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.forecast.candidates import placements
 from embodyflow.forecast.forecast import forecast
-from embodyflow.forecast.record import RunRecord, read_run
+from embodyflow.forecast.record import RunRecord, read_run, read_runs
 from embodyflow.forecast.roofline import Assumptions, Target, on_devices
 from embodyflow.forecast.scaling import changed, scaled, shape_of
-from embodyflow.graph.node_groups import runs_on
 from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.services import num_cores
@@ -144,11 +143,8 @@ def _busy_seconds(name: str, known: dict[int, bool]) -> tuple[float, float, dict
     return time.perf_counter(), cores.user + cores.nice + cores.system, ours
 
 
-def free_cores(folder: Path, record: RunRecord) -> tuple[float, float]:
-    """Return the cores that all other work left to a run's nodes, and those that other processes than its own used.
-
-    Both are means between the ends of the first and the last iteration. Ray, Prefect and the flow are other work, too.
-    """
+def cores_of_others(folder: Path, record: RunRecord) -> float:
+    """Return the cores that other processes than a run's used, as a mean from its first to its last iteration."""
     ends = [
         _seconds_of_day(match[1])
         for line in (folder / f"{record.name}.log").read_text().splitlines()
@@ -156,14 +152,7 @@ def free_cores(folder: Path, record: RunRecord) -> tuple[float, float]:
     ]
     samples = json.loads((folder / f"{record.name}.json").read_text())["cores"]
     within = [sample for sample in samples if ends[0] <= _of_day(sample[0]) <= ends[-1]]
-    shape = shape_of(record.config)
-    computed = sum(
-        cost.computing * shape.size_of(runs_on(record.graph, node))
-        for sample in record.samples
-        for node, cost in sample.nodes.items()
-    )
-    busy, ours = (fmean(sample[column] for sample in within) for column in (1, 2))
-    return num_cores() - busy + computed / (ends[-1] - ends[0]), max(busy - ours, 0.0)
+    return max(fmean(busy - ours for _, busy, ours in within), 0.0)
 
 
 def _seconds_of_day(clock: str) -> float:
@@ -179,26 +168,30 @@ def _of_day(moment: float) -> float:
 def compare(folder: Path, job: str) -> list[dict[str, Any]]:
     """Return a row for each run of a job.
 
-    ``measured`` are wall seconds. Beside them are forecasts from other runs, with the cores that were free.
+    ``measured`` are wall seconds. Beside them are forecasts from other runs, with the cores that others left.
     """
-    records = {each: read_run(RunFolder(folder / name_of(job, *each))) for each in RUNS if _is_there(folder, job, each)}
+    folders = {each: RunFolder(folder / name_of(job, *each)) for each in RUNS if _is_there(folder, job, each)}
+    sources = {
+        label: read_runs([folders[run] for run in runs], num_cores())
+        for label, runs in SOURCES.items()
+        if all(run in folders for run in runs)
+    }
     rows = []
-    for each, record in records.items():
-        cores, others = free_cores(folder, record)
+    for each, run in folders.items():
+        record = read_run(run)
+        others, measured = cores_of_others(folder, record), median(record.measured)
         row: dict[str, Any] = {
             **{"job": job, "workers": each[0], "ranks": each[1], "staleness": each[2]},
-            **{"free_cores": round(cores, 2), "cores_of_others": round(others, 2)},
-            "measured": round(median(record.measured), 3),
+            **{"cores_of_others": round(others, 2), "measured": round(measured, 3)},
         }
-        for label, source in SOURCES.items():
-            if all(run in records for run in source):
-                first, *further = (records[run] for run in source)
-                samples, shape = scaled(first, record.config, further), shape_of(record.config)
-                found = forecast(first.graph, samples, shape, cores=cores)
-                row[label] = {
-                    **{"seconds": round(found.seconds, 3), "low": round(found.low, 3), "high": round(found.high, 3)},
-                    "error": round(found.seconds / median(record.measured) - 1, 3),
-                }
+        for label, (first, *further) in sources.items():
+            samples, shape = scaled(first, record.config, further), shape_of(record.config)
+            cores = num_cores() - others
+            found = forecast(first.graph, samples, shape, cores=cores, services=first.services)
+            row[label] = {
+                **{"seconds": round(found.seconds, 3), "low": round(found.low, 3), "high": round(found.high, 3)},
+                "error": round(found.seconds / measured - 1, 3),
+            }
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows

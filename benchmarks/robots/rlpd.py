@@ -108,7 +108,7 @@ def save(path: Path, experiment: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _kind(run: dict[str, Any]) -> tuple[bool, int]:
-    """Return what tells runs of one file apart."""
+    """Return whether the run was blind, and its seed: no other run of a file has both."""
     return run.get("blind", False), run["seed"]
 
 

@@ -189,6 +189,7 @@ LEFT_OUT = {
     "orchestration.processes": _PART,
     "language.real_model": _LEARNING,
     "control.replay": "it measures ours alone; no peer runs in it",
+    "control.replay_images": "it measures ours alone; no peer runs in it",
     "robots.offline": _LEARNING,
     "report": _PART,
     "operations.retention": _FAULTS,

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.forecast.candidates import other_orders, placements
 from embodyflow.forecast.forecast import SIMULATIONS, Forecast, forecast
 from embodyflow.forecast.gantt import to_gantt
-from embodyflow.forecast.record import RunRecord, read_run
+from embodyflow.forecast.record import RunRecord, read_runs
 from embodyflow.forecast.report import of_bytes, seconds, table
 from embodyflow.forecast.roofline import Target, assumed, on_devices
 from embodyflow.forecast.scaling import changed, scaled, shape_of
@@ -67,7 +68,7 @@ def show_forecast(options: ForecastOptions) -> int:
     """
     if options.picture is not None and options.picture.suffix != ".svg":
         raise ConfigError(f"--picture={options.picture}: allowed with --from are files ending in .svg")
-    record, *others = [read_run(find_run(options.run_root, run)) for run in options.runs]
+    record, *others = read_runs([find_run(options.run_root, run) for run in options.runs], num_cores())
     for each in others:
         if each.graph.nodes.keys() != record.graph.nodes.keys():
             raise ConfigError(f"--from {each.name}: has other nodes than {record.name}; allowed are runs of one job")
@@ -86,11 +87,11 @@ def _on_cores(options: ForecastOptions, record: RunRecord, others: Sequence[RunR
     """Print the forecast on machines like the one of the run, and return it."""
     cores = float(options.nodes * (options.cpus or num_cores()))
     samples, shape = scaled(record, config, others), shape_of(config)
-    as_it_ran = forecast(record.graph, record.samples, shape_of(record.config), cores=cores)
-    asked = forecast(record.graph, samples, shape, cores=cores)
+    simulated = partial(forecast, record.graph, cores=cores, services=record.services)
+    as_it_ran = simulated(record.samples, shape_of(record.config))
+    asked = simulated(samples, shape)
     candidates = _fastest(
-        other_orders(config, shape),
-        lambda each, number: forecast(record.graph, samples, each, cores=cores, simulations=number),
+        other_orders(config, shape), lambda each, number: simulated(samples, each, simulations=number)
     )
     print("\n".join([*_facts(record, cores, as_it_ran), *_lines(asked, candidates)]))
     planned = divided(config, PlanOptions(cpus=shape.workers + shape.ranks), shape.ranks)

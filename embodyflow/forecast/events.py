@@ -5,6 +5,13 @@ rest of its time it waits. If the running jobs want more cores than there are, e
 them, as the kernel's scheduler divides them: a job of p processes gets min(d, λ p) cores, with the largest λ that the
 cores allow, and proceeds at the rate min(1, λ p / d). So four workers on two cores take twice as long as on four, and a
 job that only waits is not held up. Between events the rates are constant.
+
+The ranks of a job in lockstep wait for one another at every exchange. They compute at the same time, and while messages
+are on their way none of them does, so nothing hides the one time in the other. p ranks that compute for u seconds each
+and wait for W on c cores, which they have to themselves, take W + u · max(p / c, 1), where ranks that do not wait for
+one another take max(W + u, p u / c).
+
+Services compute beside all jobs and want the same number of cores all the time.
 """
 
 import heapq
@@ -14,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _DONE = 1e-9
-"""Share of a job that is left when it counts as done: rates are sums and quotients of floats."""
+"""Share of a stretch that is left when it counts as done: rates are sums and quotients of floats."""
+ROUNDS = 8
+"""Rounds of a job in lockstep. A real one has more, and its time does not depend on how many."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Job:
         computing: CPU seconds of it.
         after: Positions of the jobs that end before it begins, all smaller than its own.
         processes: Number of processes that do it.
+        lockstep: Whether its processes compute at the same time, and then all wait, by turns.
     """
 
     name: str
@@ -37,11 +47,32 @@ class Job:
     computing: float = 0.0
     after: tuple[int, ...] = ()
     processes: int = 1
+    lockstep: bool = False
 
-    @property
-    def demand(self) -> float:
-        """Cores that it keeps busy, d."""
-        return self.computing / self.seconds if self.seconds else 0.0
+    def stretches(self) -> list["Stretch"]:
+        """Return its stretches of constant demand, in their order."""
+        if self.seconds <= 0:
+            return []
+        alone = self.computing / self.processes
+        if not self.lockstep or not 0 < alone < self.seconds:
+            return [Stretch(self.seconds, self.computing / self.seconds, self.processes)]
+        parts = ((alone, self.processes), (self.seconds - alone, 0))
+        return [Stretch(each / ROUNDS, demand, self.processes) for each, demand in parts] * ROUNDS
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a job.
+
+    Attributes:
+        seconds: How long it takes with cores to itself.
+        demand: Cores that it keeps busy, d.
+        processes: Number of processes that do it, p.
+    """
+
+    seconds: float
+    demand: float
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -58,24 +89,26 @@ class Period:
     lane: str | None
 
 
-def simulate(jobs: Sequence[Job], cores: float = math.inf) -> list[Period]:
+def simulate(jobs: Sequence[Job], cores: float = math.inf, services: float = 0.0) -> list[Period]:
     """Return when each job runs. Of jobs that wait for the same lane, the first in the sequence goes first.
 
     Args:
         jobs: Jobs; each comes after those that it waits for.
         cores: Cores of the machine; a fraction says that others use the rest.
+        services: Cores that other processes, which share them as jobs do, want all the time.
 
     Raises:
         ValueError: A job waits for itself or for a later one, or there are no cores.
     """
-    return _Simulation(jobs, cores).run()
+    return _Simulation(jobs, cores, services).run()
 
 
 class _Simulation:
-    def __init__(self, jobs: Sequence[Job], cores: float) -> None:
+    def __init__(self, jobs: Sequence[Job], cores: float, services: float) -> None:
         if cores <= 0:
             raise ValueError(f"cores={cores:g}: must be above 0")
         self._jobs, self._cores, self._now = jobs, cores, 0.0
+        self._services = Stretch(math.inf, services, max(math.ceil(services), 1))
         self._missing = [len(set(job.after)) for job in jobs]  # jobs that each still waits for
         self._followers: dict[int, list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
@@ -84,7 +117,8 @@ class _Simulation:
             for before in set(job.after):
                 self._followers[before].append(index)
         self._ready = [index for index, missing in enumerate(self._missing) if not missing]  # a heap, by position
-        self._left: dict[int, float] = {}  # seconds of the running jobs that are left at full speed
+        self._ahead: dict[int, list[Stretch]] = {}  # stretches of the running jobs, the current one last
+        self._left: dict[int, float] = {}  # seconds of the current ones that are left at full speed
         self._lane_of: dict[int, str | None] = {}
         self._taken: set[str] = set()
         self._begun: dict[int, float] = {}
@@ -93,14 +127,17 @@ class _Simulation:
     def run(self) -> list[Period]:
         self._begin_jobs()
         while self._left:
-            rates = _rates([self._jobs[index] for index in self._left], self._cores)
-            pace = dict(zip(self._left, rates, strict=True))
+            running = [self._ahead[index][-1] for index in self._left]
+            rates = _rates([*running, self._services], self._cores)
+            pace = dict(zip(self._left, rates, strict=False))  # without the services, which are last
             step = min(left / pace[index] for index, left in self._left.items())
             self._now += step
             for index in self._left:
                 self._left[index] -= pace[index] * step
-            for index in [index for index, left in self._left.items() if left <= _DONE * self._jobs[index].seconds]:
-                self._end(index)
+            for index in [
+                index for index, left in self._left.items() if left <= _DONE * self._ahead[index][-1].seconds
+            ]:
+                self._go_on(index)
             self._begin_jobs()
         return [self._periods[index] for index in range(len(self._jobs))]
 
@@ -116,17 +153,28 @@ class _Simulation:
                 continue
             self._begun[index], self._lane_of[index] = self._now, free
             self._taken |= {free} - {None}  # type: ignore[arg-type]
-            self._left[index] = job.seconds
-            if job.seconds <= 0:
+            self._ahead[index] = job.stretches()[::-1]
+            if self._ahead[index]:
+                self._left[index] = self._ahead[index][-1].seconds
+            else:
                 self._end(index)
                 for each in waiting:  # one of them may have its lane now
                     heapq.heappush(self._ready, each)
                 waiting.clear()
         self._ready = waiting  # ascending, so still a heap
 
+    def _go_on(self, index: int) -> None:
+        """Begin the next stretch of a job, or end it."""
+        self._ahead[index].pop()
+        if self._ahead[index]:
+            self._left[index] = self._ahead[index][-1].seconds
+        else:
+            del self._left[index]
+            self._end(index)
+
     def _end(self, index: int) -> None:
         lane = self._lane_of[index]
-        del self._left[index]
+        del self._ahead[index]
         self._taken.discard(lane or "")
         self._periods[index] = Period(self._begun[index], self._now, lane)
         for follower in self._followers[index]:
@@ -135,25 +183,25 @@ class _Simulation:
                 heapq.heappush(self._ready, follower)
 
 
-def _rates(jobs: Sequence[Job], cores: float) -> list[float]:
+def _rates(running: Sequence[Stretch], cores: float) -> list[float]:
     """Return how fast each running job proceeds, relative to one with cores to itself."""
     if math.isinf(cores):
-        return [1.0] * len(jobs)
-    share = _core_share(jobs, cores)
-    return [1.0 if job.demand <= share * job.processes else share * job.processes / job.demand for job in jobs]
+        return [1.0] * len(running)
+    share = _core_share(running, cores)
+    return [1.0 if each.demand <= share * each.processes else share * each.processes / each.demand for each in running]
 
 
-def _core_share(jobs: Sequence[Job], cores: float) -> float:
+def _core_share(running: Sequence[Stretch], cores: float) -> float:
     """Return λ, the cores for each process that wants more than it gets; infinite if all get what they want.
 
     Jobs are satisfied in the order of their demand per process, until an equal share of the rest is too small.
     """
-    if sum(job.demand for job in jobs) <= cores:
+    if sum(each.demand for each in running) <= cores:
         return math.inf
-    left, processes = cores, sum(job.processes for job in jobs)
-    for job in sorted(jobs, key=lambda job: job.demand / job.processes):
-        if job.demand > left * job.processes / processes:
+    left, processes = cores, sum(each.processes for each in running)
+    for each in sorted(running, key=lambda each: each.demand / each.processes):
+        if each.demand > left * each.processes / processes:
             return left / processes
-        left -= job.demand
-        processes -= job.processes
+        left -= each.demand
+        processes -= each.processes
     return math.inf

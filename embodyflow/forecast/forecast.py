@@ -48,6 +48,7 @@ def forecast(
     shape: Shape,
     *,
     cores: float = math.inf,
+    services: float = 0.0,
     seed: int = 0,
     simulations: int = SIMULATIONS,
 ) -> Forecast:
@@ -58,6 +59,7 @@ def forecast(
         samples: Costs of iterations on the ranks of ``shape``.
         shape: How they are run.
         cores: Cores that all processes share.
+        services: Cores that Ray, Prefect's server and the flow want all the time.
         seed: Seed of the draws.
         simulations: Number of simulations.
     """
@@ -66,7 +68,7 @@ def forecast(
     for _ in range(simulations):
         drawn = draws.choices(samples, k=filling + ITERATIONS)
         work = schedule(graph, drawn, shape)
-        periods = simulate([each.job for each in work], cores)
+        periods = simulate([each.job for each in work], cores, services)
         first = first or (work, periods)
         ends = _commit_ends(work, periods)
         medians.append(median(end - before for before, end in zip(ends[filling - 1 :], ends[filling:], strict=False)))

@@ -1,5 +1,6 @@
 """What the iterations of a finished run cost, from its configuration and its metrics."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.errors import ConfigError
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.graph.critical_path import critical_path
-from embodyflow.graph.node_groups import runs_on
+from embodyflow.graph.node_groups import group_of, runs_on
 from embodyflow.orchestration.run.iterations.graph_run import rollout_nodes
 from embodyflow.record.metrics_log import records_in
 from embodyflow.record.run_folder import RunFolder
@@ -49,11 +50,13 @@ class Sample:
         nodes: Costs of its nodes, by id.
         between: Cost of task runs and messages before each node.
         commit: Cost of the commit.
+        checkpoint: Cost of the checkpoint for each trainer rank, which they write beside the next rollout.
     """
 
     nodes: Mapping[str, Cost]
     between: Cost = Cost()
     commit: Cost = Cost()
+    checkpoint: Cost = Cost()
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class RunRecord:
         queued: How many of these seconds had no core, by the nodes of the critical path and by the flow.
         bytes_moved: Bytes of rows and weights that workers read and wrote in an iteration, as a median.
         row_length: Environment steps, or response tokens, of a row as a mean; 0 if it is not recorded.
+        services: Cores that Ray, Prefect's server and the flow keep busy beside the nodes; 0 if that is not known.
+        cores: Cores that they leave of the machine that it ran on; infinite if those are not known.
     """
 
     name: str
@@ -79,14 +84,41 @@ class RunRecord:
     queued: Sequence[float] = field(default_factory=tuple)
     bytes_moved: float = 0.0
     row_length: float = 0.0
+    services: float = 0.0
+    cores: float = math.inf
 
 
-def read_run(folder: RunFolder) -> RunRecord:
-    """Return the record of a run.
+@dataclass(frozen=True)
+class _Log:
+    """What the folder of a run has: its configuration, the graph of an iteration, and the metrics of iterations."""
+
+    name: str
+    config: RunConfig
+    graph: TaskGraph
+    lines: Sequence[Line]
+
+
+def read_run(folder: RunFolder, cores: float = math.inf) -> RunRecord:
+    """Return the record of one run, see :func:`read_runs`."""
+    return read_runs([folder], cores)[0]
+
+
+def read_runs(folders: Sequence[RunFolder], cores: float = math.inf) -> list[RunRecord]:
+    """Return the records of runs on machines of the same kind. What one of them tells about services counts for all.
+
+    Args:
+        folders: Folders of the runs.
+        cores: Cores of the machine that each of them ran on.
 
     Raises:
-        ConfigError: It is an evaluation, its iterations are not alike, or it has none with its time.
+        ConfigError: One is an evaluation, its iterations are not alike, or it has none with its time.
     """
+    logs = [_read(folder) for folder in folders]
+    services = max(median(_services(line, log, cores) for line in log.lines) for log in logs)
+    return [_record(log, services, cores - services) for log in logs]
+
+
+def _read(folder: RunFolder) -> _Log:
     name = folder.path.name
     if folder.is_evaluation():
         raise ConfigError(f"{name}: is an evaluation; allowed are training runs")
@@ -96,15 +128,22 @@ def read_run(folder: RunFolder) -> RunRecord:
     lines = _timed_lines(folder.metrics.path)
     if not lines:
         raise ConfigError(f"{name}: {folder.metrics.path} has no iteration with its time yet")
+    return _Log(name, config, graph, lines)
+
+
+def _record(log: _Log, services: float, cores: float) -> RunRecord:
+    graph, config, lines = log.graph, log.config, log.lines
     return RunRecord(
-        name,
+        log.name,
         config,
         graph,
-        samples=[_sample(line, graph, config) for line in lines],
+        samples=[_sample(line, log, cores) for line in lines],
         measured=[_seconds(line, "iteration") + _seconds(line, "commit") for line in lines],
         queued=[_queued(line, _path(line, graph, config)) for line in lines],
         bytes_moved=median(line.get("perf/bytes_read", 0.0) + line.get("perf/bytes_written", 0.0) for line in lines),
         row_length=median(line.get("rollout/episode_steps", 0.0) for line in lines),
+        services=services,
+        cores=cores,
     )
 
 
@@ -123,33 +162,65 @@ def _refuse_uneven(name: str, config: RunConfig) -> None:
         raise ConfigError(f"{name}: has rollout.autoscale; allowed are runs with a fixed number of rollout workers")
 
 
-def _sample(line: Line, graph: TaskGraph, config: RunConfig) -> Sample:
-    shapes = config.groups
-    nodes = {node: _cost(line, node, shapes[runs_on(graph, node)].num_ranks) for node in graph.nodes}
+def _sample(line: Line, log: _Log, cores: float) -> Sample:
+    nodes = {node: _cost(line, log, node, cores) for node in log.graph.nodes}
     commit = _seconds(line, "commit")  # it waits for disks and messages; its time on cores is not recorded
-    return Sample(nodes, _between(line, graph, config), Cost(commit))
+    return Sample(nodes, _between(line, log.graph, log.config), Cost(commit), _checkpoint(line, log, cores))
 
 
-def _cost(line: Line, node: str, num_ranks: int) -> Cost:
+def _cost(line: Line, log: _Log, node: str, cores: float) -> Cost:
     """Return the cost of a node: its time less that without a core.
 
-    A run of an earlier version has no CPU time. Its nodes count as computing all the time.
+    Of ranks in lockstep on too few cores, each waits while the others compute, whether it has a core or not. A run of
+    an earlier version has no CPU time. Its nodes count as computing all the time.
     """
-    seconds = _seconds(line, node)
-    alone = seconds - _seconds(line, f"{node}_queued")
+    num_ranks = log.config.groups[runs_on(log.graph, node)].num_ranks
+    seconds, queued = _seconds(line, node), _seconds(line, f"{node}_queued")
     computing = line.get(f"perf/{node}_cpu_seconds", seconds * num_ranks) / num_ranks
-    return Cost(max(alone, computing, 0.0), computing)
+    if group_of(log.graph.nodes[node]) == "trainer":
+        queued = max(queued, (num_ranks / cores - 1) * computing)
+    return Cost(max(seconds - queued, computing, 0.0), computing)
+
+
+def _services(line: Line, log: _Log, cores: float) -> float:
+    """Return the cores that other work had while trainer ranks filled them; 0 if nobody knows.
+
+    With rollouts ahead, or more cores than ranks, the others have cores of their own.
+    """
+    nodes = [node for node in log.graph.nodes if group_of(log.graph.nodes[node]) == "trainer"]
+    seconds, computing = _on_full_cores(line, log, nodes, log.config.trainer.num_ranks, cores)
+    return max(cores - computing / seconds, 0.0) if seconds else 0.0
+
+
+def _checkpoint(line: Line, log: _Log, cores: float) -> Cost:
+    """Return the checkpoint of each rank: what it took from rollouts that filled the cores which services leave."""
+    nodes = sorted(rollout_nodes(log.graph))
+    seconds, computing = _on_full_cores(line, log, nodes, log.config.rollout.num_workers, cores)
+    each = max(cores * seconds - computing, 0.0) / log.config.trainer.num_ranks if seconds else 0.0
+    return Cost(each, each)
+
+
+def _on_full_cores(line: Line, log: _Log, nodes: Sequence[str], num_ranks: int, cores: float) -> tuple[float, float]:
+    """Return the seconds in which the ranks of nodes had cores or waited for one, and the CPU seconds of all of them.
+
+    Both are 0 if the ranks left cores to other work.
+    """
+    if num_ranks < cores or log.config.rollout.max_staleness:
+        return 0.0, 0.0
+    computing = sum(line.get(f"perf/{node}_cpu_seconds", 0.0) for node in nodes)
+    return computing / num_ranks + sum(_seconds(line, f"{node}_queued") for node in nodes), computing
 
 
 def _between(line: Line, graph: TaskGraph, config: RunConfig) -> Cost:
     """Return the cost before each node: a share of the time in which no node of the critical path runs.
 
-    The flow and its server compute then. With rollouts ahead only the nodes of the trainer are known not to overlap.
+    The flow and its server compute then, and wait for each other. With rollouts ahead only the nodes of the trainer are
+    known not to overlap.
     """
     path, whole = _path(line, graph, config), _seconds(line, "iteration")
     if config.rollout.max_staleness:
-        whole -= _seconds(line, "wait_for_rollout")
-    rest = whole - sum(_seconds(line, node) for node in path) - _seconds(line, "flow_queued")
+        whole -= _seconds(line, "wait_for_rollout") + _seconds(line, "flow_queued")
+    rest = whole - sum(_seconds(line, node) for node in path)
     each = max(rest, 0.0) / max(len(path), 1)
     return Cost(each, each)
 

@@ -1,11 +1,18 @@
 """The costs of a run's iterations with other numbers of workers, ranks and rows, on machines of the same kind.
 
-A node's seconds are s(x, n) = a + b x + c (n − 1) / n, with x rows on its busiest rank. The last part is what n
-trainer ranks exchange: each moves (n − 1) / n of all weights and gradients, as on a ring. Other nodes have c = 0, and
-the commit has b = 0. One run tells a single point; then only b is above zero, and half of the rows take half of the
-time. Further runs tell more: two runs with other numbers of ranks b and c, two with as many ranks a and b, and more
-runs all three, by least squares through their medians with no part below zero. A sample of s seconds becomes
-s · s(x′, n′) / s(x, n). What is between nodes stays as it is.
+With x rows on its busiest rank a node computes for u = a + b x + c (n − 1) / n + l (n − 1) seconds, and waits for W
+seconds with parts of the same form. The last two are what n trainer ranks exchange on a ring: each moves (n − 1) / n of
+all weights and gradients in n − 1 messages. That is Hockney's model of bandwidth and latency; for a ring see Thakur et
+al. (2005), "Optimization of collective communication operations in MPICH". On one machine both take CPU time, too.
+Other nodes have c = l = 0, and the commit takes a + c (n − 1) / n.
+
+One run tells a single point; then only b is above zero, and half of the rows take half of the time. Further runs tell
+more: two runs with other numbers of ranks b and c, two with as many ranks a and b, three other numbers of ranks b, c
+and l, by least squares through the medians of runs with no part below zero. A sample of s seconds becomes
+s · s(x′, n′) / m with m the median of its run.
+
+The flow calls every process of a group, so the time between nodes is a + b p with p processes. The checkpoint takes
+a + b n CPU seconds, n ranks together. It is known from runs that have a worker for each core, see :mod:`.record`.
 """
 
 import itertools
@@ -21,7 +28,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.errors import ConfigError
-from embodyflow.forecast.record import RunRecord, Sample
+from embodyflow.forecast.record import Cost, RunRecord, Sample
 from embodyflow.forecast.schedule import Shape
 from embodyflow.graph.node_groups import runs_on
 
@@ -43,42 +50,49 @@ class Point:
     """What a run tells about a piece of work.
 
     Attributes:
-        rows: Rows of the busiest rank.
+        rows: Rows of the busiest rank, x; or processes that take part, p.
         ranks: Ranks that exchange weights, n.
         seconds: Seconds of an iteration, as a median.
+        crowding: How many times as long the exchange takes because ranks share cores.
     """
 
     rows: float
     ranks: int
     seconds: float
+    crowding: float = 1.0
 
     def measure(self, part: str) -> float:
         """Return the factor of a part of :class:`Line`."""
-        return {"per_row": self.rows, "exchange": (self.ranks - 1) / self.ranks, "fixed": 1.0}[part]
+        exchange = self.crowding * (self.ranks - 1) / self.ranks
+        return {"per_row": self.rows, "exchange": exchange, "steps": self.ranks - 1.0, "fixed": 1.0}[part]
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds by rows per rank and by ranks, a + b x + c (n − 1) / n.
+    """Seconds by rows per rank and by ranks, a + b x + c (n − 1) / n + l (n − 1).
 
     Attributes:
         fixed: Seconds without rows, a.
         per_row: Seconds of a row, b.
         exchange: Seconds in which infinitely many ranks would exchange their weights, c.
+        steps: Seconds of each of the n − 1 messages of a rank, l.
     """
 
     fixed: float = 0.0
     per_row: float = 0.0
     exchange: float = 0.0
+    steps: float = 0.0
 
     def at(self, rows: float, ranks: int = 1) -> float:
         """Return the seconds at some rows per rank."""
-        return self.fixed + self.per_row * rows + self.exchange * (ranks - 1) / ranks
+        return sum(getattr(self, part) * Point(rows, ranks, 0.0).measure(part) for part in PARTS)
 
 
-NODE_PARTS = ("per_row", "exchange", "fixed")
+PARTS = ("fixed", "per_row", "exchange", "steps")
+NODE_PARTS = ("per_row", "exchange", "steps", "fixed")
 """Parts of the line of a node. Fewer points than parts leave out the last ones."""
 COMMIT_PARTS = ("fixed", "exchange")
+BETWEEN_PARTS = ("fixed", "per_row")
 
 
 def fitted(points: Sequence[Point], parts: Sequence[str] = NODE_PARTS) -> Line:
@@ -158,16 +172,60 @@ def scaled(record: RunRecord, config: RunConfig, others: Sequence[RunRecord] = (
     """
     runs = (record, *others)
     factors = {node: _factors(runs, config, node) for node in record.graph.nodes}
-    commits = [_point(each, "trainer", [sample.commit.seconds for sample in each.samples]) for each in runs]
-    commit = _ratio(fitted(commits, COMMIT_PARTS), commits[0], _shape_at(config, "trainer"))
+    between = _between(runs, config)
+    checkpoint = _checkpoint(runs, config)
+    commit, exchanging = _commit(runs, config)
     return [
         Sample(
             {node: cost.scaled(*factors[node]) for node, cost in sample.nodes.items()},
-            sample.between,
-            sample.commit.times(commit),
+            sample.between.times(between),
+            Cost(sample.commit.seconds * commit, sample.commit.seconds * commit * exchanging),
+            checkpoint,
         )
         for sample in record.samples
     ]
+
+
+def _between(runs: Sequence[RunRecord], config: RunConfig) -> float:
+    """Return how many times the time between nodes takes: the flow calls every process of a node."""
+    points = [
+        Point(_processes(run.config), 1, median(sample.between.seconds for sample in run.samples)) for run in runs
+    ]
+    return _ratio(fitted(points, BETWEEN_PARTS).at(_processes(config)), points[0].seconds)
+
+
+def _processes(config: RunConfig) -> int:
+    return config.rollout.num_workers + config.trainer.num_ranks
+
+
+def _commit(runs: Sequence[RunRecord], config: RunConfig) -> tuple[float, float]:
+    """Return how many times the time of a commit takes, and the share of it in which ranks exchange weights."""
+    points = [
+        Point(
+            0.0,
+            run.config.trainer.num_ranks,
+            median(sample.commit.seconds for sample in run.samples),
+            max(run.config.trainer.num_ranks / run.cores, 1.0),
+        )
+        for run in runs
+    ]
+    line = fitted(points, COMMIT_PARTS)
+    whole = line.at(0.0, config.trainer.num_ranks)
+    return _ratio(whole, points[0].seconds), 1 - _ratio(line.fixed, whole)
+
+
+def _checkpoint(runs: Sequence[RunRecord], config: RunConfig) -> Cost:
+    """Return the cost of a checkpoint for each rank, from the runs that know it."""
+    points = [
+        Point(run.config.trainer.num_ranks, 1, run.config.trainer.num_ranks * seconds)
+        for run in runs
+        if (seconds := median(sample.checkpoint.seconds for sample in run.samples))
+    ]
+    if not points:
+        return Cost()
+    ranks = config.trainer.num_ranks
+    seconds = fitted(points, ("per_row", "fixed")).at(ranks) / ranks
+    return Cost(seconds, seconds)
 
 
 def _factors(runs: Sequence[RunRecord], config: RunConfig, node: str) -> tuple[float, float]:
@@ -176,14 +234,17 @@ def _factors(runs: Sequence[RunRecord], config: RunConfig, node: str) -> tuple[f
     They differ, because a rank that waits for another one takes time and computes nothing.
     """
     group = runs_on(runs[0].graph, node)
-    after, costs = _shape_at(config, group), [[sample.nodes[node] for sample in run.samples] for run in runs]
-    seconds = [_point(run, group, [cost.seconds for cost in each]) for run, each in zip(runs, costs, strict=True)]
-    computing = [_point(run, group, [cost.computing for cost in each]) for run, each in zip(runs, costs, strict=True)]
-    return _ratio(fitted(seconds), seconds[0], after), _ratio(fitted(computing), computing[0], after)
-
-
-def _point(record: RunRecord, group: str, seconds: Sequence[float]) -> Point:
-    return Point(*_shape_at(record.config, group), median(seconds))
+    shapes = [_shape_at(run.config, group) for run in runs]
+    costs = [[sample.nodes[node] for sample in run.samples] for run in runs]
+    computing = [median(cost.computing for cost in each) for each in costs]
+    seconds = [median(cost.seconds for cost in each) for each in costs]
+    waiting = [max(whole - part, 0.0) for whole, part in zip(seconds, computing, strict=True)]
+    after = _shape_at(config, group)
+    computes, waits = (
+        fitted([Point(*shape, value) for shape, value in zip(shapes, values, strict=True)]).at(*after)
+        for values in (computing, waiting)
+    )
+    return _ratio(computes + waits, seconds[0]), _ratio(computes, computing[0])
 
 
 def _shape_at(config: RunConfig, group: str) -> tuple[float, int]:
@@ -191,6 +252,5 @@ def _shape_at(config: RunConfig, group: str) -> tuple[float, int]:
     return rows_per_rank(config)[group], config.trainer.num_ranks if group == "trainer" else 1
 
 
-def _ratio(line: Line, before: Point, after: tuple[float, int]) -> float:
-    here = line.at(before.rows, before.ranks)
-    return line.at(*after) / here if here > 0 else 1.0
+def _ratio(after: float, before: float) -> float:
+    return after / before if before > 0 else 1.0

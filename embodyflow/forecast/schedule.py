@@ -4,9 +4,12 @@
 rollout of i         after the commit of i − 1 − k, which publishes its weights, and after the rollout of i − 1
 other nodes of i     after the commit of i − 1 and after their parents
 commit of i          after all nodes of i
+checkpoint of i      after its commit, beside the rollout of i + 1, on the trainer's ranks before their next node
 ===================  ==========================================================================================
 
-k is ``rollout.max_staleness``. In streaming the rollout's first node is one job per group. A worker takes the next
+k is ``rollout.max_staleness``. Nodes of the trainer with a model run in lockstep.
+
+In streaming the rollout's first node is one job per group. A worker takes the next
 group as soon as it is free, of whichever iteration, so rollouts wait for their weights and not for each other.
 """
 
@@ -57,7 +60,7 @@ class Work:
         job: The job.
         iteration: Index of its iteration, from 0.
         group: Worker group that it runs on, or the flow.
-        node: The node; ``commit``, or empty for what is between nodes.
+        node: The node; ``commit`` or ``checkpoint``, or empty for what is between nodes.
     """
 
     job: Job
@@ -86,16 +89,20 @@ class _Schedule:
 
     def _add_iteration(self, iteration: int, sample: Sample) -> None:
         ends: dict[str, tuple[int, ...]] = {}
+        lane, ranks = self._lane("trainer"), self._shape.ranks
         for node in self._order:
             parents = self._graph.nodes[node].dependencies
             after = tuple(end for parent in parents for end in ends[parent])
             after += self._turn(iteration, node)
             between = self._add(iteration, FLOW, "", sample.between, after)
+            if node == self._order[0] and self._commits:
+                before = (self._commits[-1], between)
+                self._add(iteration - 1, "trainer", "checkpoint", sample.checkpoint, before, lane, ranks)
             ends[node] = self._add_node(iteration, node, sample.nodes[node], (between,))
         self._rolled_out = tuple(end for node in self._rollout for end in ends[node])
         everything = tuple(end for each in ends.values() for end in each)
-        lane = self._lane("trainer")
-        self._commits.append(self._add(iteration, FLOW, "commit", sample.commit, everything, lane))
+        commit = self._add(iteration, FLOW, "commit", sample.commit, everything, lane, ranks, lockstep=True)
+        self._commits.append(commit)
 
     def _turn(self, iteration: int, node: str) -> tuple[int, ...]:
         """Return the work of earlier iterations that a node waits for."""
@@ -112,7 +119,8 @@ class _Schedule:
         if self._shape.num_groups is not None and node in self._rollout and own_model == "rollout":
             return self._add_groups(iteration, node, cost, after)
         lane = self._lane(group) if own_model else ()
-        return (self._add(iteration, group, node, cost, after, lane, size),)
+        lockstep = own_model == "trainer"
+        return (self._add(iteration, group, node, cost, after, lane, size, lockstep=lockstep),)
 
     def _add_groups(self, iteration: int, node: str, cost: Cost, after: tuple[int, ...]) -> tuple[int, ...]:
         workers, num_groups = self._shape.workers, self._shape.num_groups or 1
@@ -136,8 +144,11 @@ class _Schedule:
         after: tuple[int, ...],
         lanes: tuple[str, ...] = (),
         size: float = 1,
+        *,
+        lockstep: bool = False,
     ) -> int:
         name = f"{node or 'between nodes'} {iteration + 1}"
-        job = Job(name, lanes, cost.seconds, cost.computing * size, after, processes=max(round(size), 1))
+        processes = max(round(size), 1)
+        job = Job(name, lanes, cost.seconds, cost.computing * size, after, processes, lockstep)
         self._work.append(Work(job, iteration, group, node))
         return len(self._work) - 1

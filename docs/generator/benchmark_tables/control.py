@@ -146,6 +146,40 @@ def replay() -> str:
     return table(("Replay buffer", "CPU time or size"), rows)
 
 
+def replay_images() -> str:
+    """Return memory, disk and time of a replay buffer with two cameras, by its number of transitions."""
+    report = read("replay_images")
+    reopened = report["reopened"]
+    rows = [
+        (
+            f"{each['transitions']:,}",
+            f"{each['memory_mb']['RssAnon']:.0f} MB",
+            f"{each['memory_mb']['RssFile']:.0f} MB",
+            f"{each['draw_milliseconds']['cpu']:.1f} ms",
+            f"{each['draw_milliseconds']['clock']:.0f} ms",
+        )
+        for each in (*report["points"], reopened)
+    ]
+    head = ("Transitions", "Own memory", "Mapped files", "CPU time of a draw of 256", "By the clock")
+    commit = report["points"][-1]
+    facts = [
+        ("on disk, per transition", f"{reopened['bytes_per_transition'] / 1e3:.1f} kB"),
+        ("the images before and after it", f"{reopened['bytes_of_two_images_per_camera'] / 1e3:.1f} kB"),
+        ("ratio", f"{reopened['times_fewer_bytes']:.2f}"),
+        ("written by a commit of 1 000 transitions", f"{commit['written_mb_by_a_commit']:.1f} MB"),
+        ("append 1 000, CPU time", f"{commit['append_milliseconds']['cpu']:.0f} ms"),
+        ("commit, CPU time", f"{commit['commit_milliseconds']['cpu']:.0f} ms"),
+        *(
+            (
+                f"reopen {reopened['transitions']:,} with all digests, {how}",
+                f"{times['cpu']:.1f} s of CPU time, {times['clock']:.1f} s by the clock",
+            )
+            for how, times in reopened["reopen_seconds"].items()
+        ),
+    ]
+    return table(head, rows) + "\n\n" + table(("Replay buffer with images", "Time or size"), facts)
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
@@ -159,4 +193,5 @@ TABLES = (
     control_success,
     offline,
     replay,
+    replay_images,
 )

@@ -24,6 +24,7 @@ from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.branching import branched_config, branches, fill_branch, origin_of
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.form_fields import FormField
+from embodyflow.orchestration.request.replay_space import check_replay_space
 from embodyflow.orchestration.request.run_name import free_name
 from embodyflow.orchestration.request.unread_words import refuse_unread
 from embodyflow.record.run_folder import RunFolder
@@ -206,8 +207,8 @@ def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
 
     Args:
         request: Request for a run.
-        starts: Whether the run starts here. Then this machine needs the GPUs of the workers, unless they run on the
-            cluster at ``RAY_ADDRESS``.
+        starts: Whether the run starts here. Then its folder needs room for the images of a replay buffer, and this
+            machine needs the GPUs of the workers, unless they run on the cluster at ``RAY_ADDRESS``.
 
     Raises:
         ConfigError: One line per mistake.
@@ -231,6 +232,8 @@ def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
     if request.resume is None and not branches(request.overrides):
         refuse_unread(request.overrides, config)
     _check_expert(config)
+    if starts:
+        check_replay_space(config)
     return config
 
 

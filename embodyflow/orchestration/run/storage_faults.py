@@ -58,7 +58,7 @@ def storage_fault(error: BaseException, folder: RunFolder) -> StorageError | Non
 def _described(error: BaseException, number: int, folder: RunFolder) -> StorageError:
     path = _path(error)
     what = os.strerror(number) if isinstance(error, OSError) else str(error).strip().splitlines()[-1]
-    free = _free_bytes(path or folder.path)
+    free = free_bytes(path or folder.path)
     needed = folder.checkpoints.newest_bytes()
     takes = "" if needed is None else f"a checkpoint takes {needed / 1e6:.0f} MB and "
     remedy = "make room" if number in _FULL else "make it writable"
@@ -66,7 +66,8 @@ def _described(error: BaseException, number: int, folder: RunFolder) -> StorageE
     return StorageError(f"{path or folder.path}: {what}; {takes}{free / 1e6:.0f} MB are free; {remedy} and {after}")
 
 
-def _free_bytes(path: Path) -> int:
+def free_bytes(path: Path) -> int:
+    """Return the free bytes on the disk of a file or folder, which need not exist yet."""
     return shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
 
 

@@ -23,7 +23,8 @@ class EpisodeOffPolicyTrainer(DecisionTrainer):
     """The only rank of the trainer group of off-policy training on episodes and demonstrations.
 
     The demonstrations of the warm start lie in the run's folder ``demonstrations``, beside ``replay``, and in the file
-    of warm-started weights, by which another run with the same warm start gets them.
+    of warm-started weights, by which another run with the same warm start gets them. They are in memory until the
+    folder has them.
 
     Args:
         config: Run configuration.
@@ -44,26 +45,29 @@ class EpisodeOffPolicyTrainer(DecisionTrainer):
 
     def save_weights_file(self, path: str) -> None:
         """Write the policy's weights and the demonstrations to a safetensors file."""
-        if self._commit is not None:
-            self._demonstrated_columns = self._open_demonstrations().columns()
-        columns = {PREFIX + name: column for name, column in self._demonstrated_columns.items()}
+        columns = {PREFIX + name: column for name, column in self._columns().items()}
         save_file(self.weights() | columns, path)
         follow_umask(Path(path))
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the policy weights and demonstrations in a file that :meth:`save_weights_file` wrote."""
         found = load_file(path)
-        self._demonstrated_columns = {
-            name.removeprefix(PREFIX): column for name, column in found.items() if name.startswith(PREFIX)
-        }
         self._imitation = None  # the file holds its result
         self.policy_weights.load({name: each for name, each in found.items() if not name.startswith(PREFIX)})
         self._restart_from_policy()
+        self._demonstrated_columns = {
+            name.removeprefix(PREFIX): column for name, column in found.items() if name.startswith(PREFIX)
+        }
 
-    def begin_with_models(self) -> None:
-        """Make the models that :meth:`load` restored the start of RL, and keep the demonstrations."""
-        self._demonstrated_columns = self._open_demonstrations().columns()
-        super().begin_with_models()
+    def _begin_buffer(self) -> None:
+        self._demonstrated_columns = self._columns()  # a branch has a folder of its own
+        super()._begin_buffer()
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return the demonstrations by column, as the replay buffer takes them; empty before there are any."""
+        if self._commit is not None:
+            return self._open_demonstrations().columns()
+        return self._demonstrated_columns if self._demonstrations is None else self._demonstrations.columns()
 
     @property
     def _demonstrations_folder(self) -> Path:
@@ -80,4 +84,5 @@ class EpisodeOffPolicyTrainer(DecisionTrainer):
         buffer = buffer_of(shape).create(self._demonstrations_folder, shape, count)
         buffer.append(self._demonstrated_columns)
         buffer.commit()
+        self._demonstrated_columns = {}
         return buffer

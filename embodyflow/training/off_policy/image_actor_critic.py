@@ -70,7 +70,7 @@ def shifted(images: torch.Tensor, most: int, rng: np.random.Generator) -> torch.
     Shifts are whole numbers, each equally likely. Pixels beyond the border are the nearest ones within.
     """
     num_images, height, width, _ = images.shape
-    shifts = torch.from_numpy(rng.integers(-most, most + 1, (2, num_images, 1)))
-    rows = (torch.arange(height) + shifts[0]).clamp(0, height - 1)
-    columns = (torch.arange(width) + shifts[1]).clamp(0, width - 1)
-    return images[torch.arange(num_images)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    corners = rng.integers(0, 2 * most + 1, (num_images, 2)).tolist()
+    padded = np.pad(images.numpy(), ((0, 0), (most, most), (most, most), (0, 0)), mode="edge")
+    moved = [image[top : top + height, left : left + width] for image, (top, left) in zip(padded, corners, strict=True)]
+    return torch.from_numpy(np.stack(moved))

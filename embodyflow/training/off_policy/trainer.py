@@ -87,7 +87,7 @@ class OffPolicyTrainer(FSDPTrainer):
         self._begin_buffer()
 
     def _begin_buffer(self) -> None:
-        self._commit, self._opened, self._stored_before = None, None, 0
+        self._commit, self._opened, self._demonstrations, self._stored_before = None, None, None, 0
         self._priorities = self._new_priorities()
 
     def _new_priorities(self) -> Priorities | None:

@@ -10,6 +10,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.compatibility import check_compatibility
 
 PENDULUM = "experiment=pendulum"
+SEEN = "experiment=drawer_open algorithm=drq"
 MISTAKES = {
     "experiment=half_cheetah algorithm=sac policy=mlp_gaussian": (
         "policy.name=mlp_gaussian: learns on-policy; allowed with off_policy.name=sac is mlp_squashed"
@@ -39,7 +40,7 @@ MISTAKES = {
         "off_policy.temperature: allowed with off_policy.name=sac"
     ),
     f"{PENDULUM} algorithm=crossq off_policy.target_rate=0.1": (
-        "off_policy.target_rate: allowed with off_policy.name=sac or off_policy.name=td3"
+        "off_policy.target_rate: allowed with off_policy.name=sac or off_policy.name=drq or off_policy.name=td3"
     ),
     f"{PENDULUM} algorithm=crossq policy=mlp_squashed": (
         "policy.name=mlp_squashed: learns by sac; allowed with off_policy.name=crossq is mlp_renorm"
@@ -61,6 +62,19 @@ MISTAKES = {
     f"{PENDULUM} off_policy.hindsight.ratio=4": "env.adapter=null: must be set with off_policy.hindsight, so that the",
     f"{PENDULUM} algorithm=td3 off_policy.hindsight.strategy=final": "env.adapter=null: must be set with",
     "experiment=push policy=mlp_chunks": "policy.name=mlp_chunks: needs off_policy (algorithm=rlpd)",
+    f"{SEEN} policy.state_features=[30]": ("policy.state_features=[30]: must be different indices below state_dim=30"),
+    f"{SEEN} policy.state_features=[1,1]": (
+        "policy.state_features=[1, 1]: must be different indices below state_dim=30"
+    ),
+    f"{SEEN} policy.cameras=[image,image]": (
+        "policy.cameras=['image', 'image']: must name each camera once, without dots, none state"
+    ),
+    f"{SEEN} env.kwargs.image_size=null": "policy.image_size=64: the environment has no 'image', only state; set",
+    f"{SEEN} env.kwargs.image_size=32": "policy.image_size=64: the environment has 'image' in (32, 32, 3); set",
+    f"{SEEN} trainer.compile=true": "trainer.compile=true: allowed is false with policy.name=cnn_chunks; off-policy,",
+    f"{SEEN} policy.num_critics=1": "off_policy.num_target_critics=2: must be at most policy.num_critics=1",
+    "experiment=push policy=cnn_chunks": "policy.name=cnn_chunks: needs off_policy (algorithm=drq)",
+    "experiment=push algorithm=rlpd off_policy.shift=2": "off_policy.shift: allowed with off_policy.name=drq",
     "experiment=mt10 algorithm=rlpd": (
         "env.tasks: policy.name=mlp_chunks reads no instruction, so it learns one task; there are 10"
     ),

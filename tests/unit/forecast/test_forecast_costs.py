@@ -1,5 +1,6 @@
 """Costs from a run's metrics, scaled to other numbers of ranks and rows, and by formulas to devices."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
-from embodyflow.forecast.record import Cost, RunRecord, read_run
+from embodyflow.forecast.record import Cost, RunRecord, read_run, read_runs
 from embodyflow.forecast.roofline import Assumptions, Target, assumed, cache_bytes, on_devices
 from embodyflow.forecast.scaling import COMMIT_PARTS, Line, Point, changed, fitted, rows_per_rank, scaled, shape_of
 from embodyflow.forecast.schedule import Shape
@@ -20,12 +21,14 @@ SMALL = ("env.max_steps=20", "evaluation.num_goals=4", "rollout.num_workers=2", 
 LANGUAGE = ("experiment=math", "rollout.num_groups=64", "rollout.num_workers=2")
 
 
-def record_of(root: Path, *words: str, name: str = "mine", scale: float = 1.0, **more: float) -> RunRecord:
+def record_of(
+    root: Path, *words: str, name: str = "mine", scale: float = 1.0, cores: float = math.inf, **more: float
+) -> RunRecord:
     """Return the record of a run with three iterations, of which the first is slow."""
     folder = RunFolder.create(compose_config((f"run_root={root}", f"run_id={name}", *words)))
     for iteration, factor in ((1, 9.0), (2, 1.0), (3, 1.0)):
         folder.metrics.append(line(iteration, factor * scale) | more)
-    return read_run(folder)
+    return read_run(folder, cores)
 
 
 def line(iteration: int, scale: float = 1.0) -> dict[str, Any]:
@@ -48,7 +51,62 @@ def test_time_without_a_core_does_not_count(tmp_path: Path) -> None:
     assert sample.nodes["train_actor"] == Cost(1.5, 1.5)
     assert sample.nodes["old_log_prob"] == Cost(0.3, 0.3), "without CPU times a node computes all the time"
     path = ["rollout", "sampling", "reward", "advantage", "old_log_prob", "ref_log_prob", "train_actor"]
-    assert sample.between.seconds == pytest.approx((9.0 - 8.0 - 0.2) / len(path))
+    assert sample.between.seconds == pytest.approx((9.0 - 8.0) / len(path))
+    assert (sample.checkpoint, record.services) == (Cost(), 0.0), "nothing is known about what they took"
+
+
+def test_ranks_on_too_few_cores_wait_for_each_other(tmp_path: Path) -> None:
+    """Two ranks of 0.75 CPU seconds on one core: each waits 0.75 s for the other, more than the 0.5 s in the queue."""
+    record = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", cores=1)
+    assert record.samples[0].nodes["train_actor"] == Cost(2.0 - 0.75, 0.75)
+    assert record.services == 0.0, "the ranks took the core from each other"
+
+
+@pytest.mark.parametrize(
+    ("cores", "train_waits", "rollout_waits", "services", "checkpoint"),
+    [(2, 0.5, 4.0, 0.8, 1.6), (2, 0.1875, 1.5, 0.4, 0.8), (4, 0.5, 4.0, 0.0, 0.0), (1, 0.5, 4.0, 0.0, 0.0)],
+    ids=["full cores", "full cores, less lost", "ranks leave cores to others", "ranks wait for each other"],
+)
+def test_what_full_cores_lose_is_the_work_beside(
+    tmp_path: Path, cores: float, train_waits: float, rollout_waits: float, services: float, checkpoint: float
+) -> None:
+    """Two ranks compute for 1.5 s and wait 0.5 s each: they have 1.5 / 1.25 of two cores, and the services have 0.8.
+
+    Two workers compute for 8 s and wait 4 s each. So in 8 s they had 8 of 1.2 · 8 CPU seconds, and the checkpoint 1.6.
+    """
+    more = {"perf/train_actor_queued_seconds": train_waits, "perf/rollout_queued_seconds": rollout_waits}
+    record = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", cores=cores, **more)
+    assert record.services == pytest.approx(services) and record.cores == cores - record.services
+    each = record.samples[0].checkpoint
+    assert (each.seconds, each.computing) == (pytest.approx(checkpoint / 2), pytest.approx(checkpoint / 2))
+
+
+def test_what_one_run_tells_about_services_counts_for_all(tmp_path: Path) -> None:
+    """Of two cores the services have 0.8, so one rank for each is left 1.2, and 4 ranks wait for 4 / 1.2 − 1 turns."""
+    record_of(tmp_path, *SMALL, "trainer.num_ranks=2", name="two")
+    record_of(tmp_path, *SMALL, "trainer.num_ranks=4", name="four", **{"perf/train_actor_cpu_seconds": 1.2})
+    two, four = read_runs([RunFolder(tmp_path / name) for name in ("two", "four")], cores=2)
+    assert two.services == four.services == pytest.approx(0.8)
+    assert four.samples[0].nodes["train_actor"].seconds == pytest.approx(2.0 - 0.3 * (4 / 1.2 - 1))
+
+
+def test_a_second_run_tells_what_each_rank_adds_to_a_checkpoint(tmp_path: Path) -> None:
+    """One rank takes 2 CPU seconds and two take 3, so 1 s is fixed and four take 5."""
+    record = record_of(tmp_path, *SMALL, cores=2)
+    more = {"perf/rollout_queued_seconds": 1.5, "perf/train_actor_queued_seconds": 0.0}
+    other = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", name="other", cores=2, **more)
+    config = changed(record.config, {"trainer.num_ranks": "4"})
+    assert scaled(record, config, [other])[0].checkpoint.seconds == pytest.approx(5 / 4)
+    assert scaled(record, config)[0].checkpoint.seconds == pytest.approx(2.0), "one run: each rank takes as long"
+
+
+def test_a_second_run_tells_what_each_process_adds_between_nodes(tmp_path: Path) -> None:
+    """Three processes take 1/7 s and five take 1.4/7 s, so six take 1.6/7 s."""
+    record = record_of(tmp_path, *SMALL)
+    other = record_of(tmp_path, *SMALL, "rollout.num_workers=4", name="other", **{"perf/iteration_seconds": 9.4})
+    config = changed(record.config, {"rollout.num_workers": "4", "trainer.num_ranks": "2"})
+    assert scaled(record, config, [other])[0].between.seconds == pytest.approx(1.6 / 7)
+    assert scaled(record, config)[0].between == record.samples[0].between
 
 
 def test_one_run_scales_with_the_rows_of_the_busiest_rank(tmp_path: Path) -> None:
@@ -73,19 +131,36 @@ def test_a_second_run_tells_what_does_not_scale(tmp_path: Path) -> None:
 
 
 def test_a_second_run_tells_what_ranks_exchange(tmp_path: Path) -> None:
-    """Half of the rows would take 0.75 s. Two ranks take 1.25 s: they exchange for 0.5 s and compute for half of it.
+    """Half of the rows would take 0.75 s. Two ranks take 1.25 s: they compute for 0.25 s more, and wait for 0.25 s.
 
-    With four ranks each exchanges 3/4 of the weights in place of 1/2, so 1.5 times as long.
+    With four ranks each moves 3/4 of the weights in place of 1/2, so 1.5 times as much.
     """
     record = record_of(tmp_path, *SMALL)
     seconds = {"perf/train_actor_seconds": 1.25, "perf/train_actor_queued_seconds": 0.0}
     more = seconds | {"perf/train_actor_cpu_seconds": 2 * 1.0, "perf/commit_seconds": 1.5}
     other = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", name="other", **more)
     [sample, _] = scaled(record, changed(record.config, {"trainer.num_ranks": "4"}), [other])
-    assert sample.nodes["train_actor"].seconds == pytest.approx(1.5 / 4 + 0.75)
+    assert sample.nodes["train_actor"].seconds == pytest.approx(1.5 / 4 + 0.375 + 0.375)
     assert sample.nodes["train_actor"].computing == pytest.approx(1.5 / 4 + 0.375)
     assert sample.commit.seconds == pytest.approx(1.0 + 0.75), "the commit exchanges weights, whatever the rows are"
-    assert sample.nodes["rollout"] == record.samples[0].nodes["rollout"]
+    assert sample.commit.computing == pytest.approx(0.75), "ranks share the cores while they exchange"
+    assert sample.nodes["rollout"].seconds == pytest.approx(4.0)
+
+
+def test_runs_of_one_shape_count_alike(tmp_path: Path) -> None:
+    """Rollouts take 4 s in one run and 1.2 times as long in another, so the forecast has the mean."""
+    record = record_of(tmp_path, *SMALL)
+    other = record_of(tmp_path, *SMALL, name="other", scale=1.2)
+    assert scaled(record, record.config, [other])[0].nodes["rollout"].seconds == pytest.approx(4.4)
+
+
+def test_a_third_number_of_ranks_tells_what_a_message_takes() -> None:
+    """Rows take 1 s of one rank, bytes 0.4 (n − 1) / n and messages 0.1 (n − 1). Two numbers tell no messages."""
+    points = [Point(8.0, 1, 1.0), Point(4.0, 2, 0.5 + 0.2 + 0.1), Point(2.0, 4, 0.25 + 0.3 + 0.3)]
+    found = fitted(points)
+    assert (found.per_row, found.exchange, found.steps) == pytest.approx((0.125, 0.4, 0.1))
+    assert found.at(1.0, 8) == pytest.approx(0.125 + 0.35 + 0.7)
+    assert fitted(points[:2]) == Line(per_row=pytest.approx(0.125), exchange=pytest.approx(0.6))
 
 
 PARTS = st.floats(0, 5)
@@ -109,6 +184,12 @@ def test_a_line_has_no_negative_part() -> None:
     assert fitted([Point(1.0, 1, 1.0), Point(2.0, 1, 3.0)]) == Line(per_row=pytest.approx(1.4))
     assert fitted([Point(1.0, 2, 1.0), Point(2.0, 1, 3.0)]) == Line(per_row=pytest.approx(1.4))
     assert fitted([Point(8.0, 1, 1.0), Point(4.0, 2, 0.5)], COMMIT_PARTS) == Line(fixed=pytest.approx(0.75))
+
+
+def test_an_exchange_takes_longer_where_ranks_share_cores() -> None:
+    """1 s is fixed. Two ranks exchange 1/2 for 0.5 s; four on two cores 3/4, twice as long, so for 1.5 s."""
+    points = [Point(0.0, 1, 1.0), Point(0.0, 2, 1.5), Point(0.0, 4, 2.5, crowding=2.0)]
+    assert fitted(points, COMMIT_PARTS) == Line(fixed=pytest.approx(1.0), exchange=pytest.approx(1.0))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,8 +17,8 @@ def computing(name: str, seconds: float, lane: str = "", after: Sequence[int] = 
     return Job(name, (lane,) if lane else (), seconds, seconds, tuple(after))
 
 
-def ends(jobs: Sequence[Job], cores: float = math.inf) -> list[float]:
-    return [period.end for period in simulate(jobs, cores)]
+def ends(jobs: Sequence[Job], cores: float = math.inf, services: float = 0.0) -> list[float]:
+    return [period.end for period in simulate(jobs, cores, services)]
 
 
 def test_a_lane_runs_one_job_at_a_time_in_order() -> None:
@@ -51,6 +52,43 @@ def test_processes_get_equal_shares_of_the_cores() -> None:
     assert ends([four], cores=2) == [2]
 
 
+def test_ranks_in_lockstep_do_not_compute_while_they_wait() -> None:
+    """Four ranks compute for 1 s each and wait for 0.5 s: two cores take 2 s of computing and 0.5 s of waiting."""
+    together = Job("together", ("0",), 1.5, 4.0, processes=4, lockstep=True)
+    assert ends([together], cores=2) == [pytest.approx(2.5)]
+    assert ends([together], cores=4) == [pytest.approx(1.5)]
+    assert ends([replace(together, lockstep=False)], cores=2) == [2.0], "others compute while one waits"
+
+
+@given(computes=st.floats(0.01, 5), waits=st.floats(0.01, 5), ranks=st.integers(1, 6), cores=st.sampled_from([1, 2, 4]))
+def test_ranks_in_lockstep_wait_and_share_what_services_leave(
+    computes: float, waits: float, ranks: int, cores: int
+) -> None:
+    """n ranks on c cores beside services of r cores take W + u · max(n / (c − r), 1)."""
+    services = cores / 10
+    job = Job("together", (), computes + waits, ranks * computes, processes=ranks, lockstep=True)
+    expected = waits + computes * max(ranks / (cores - services), 1.0)
+    assert ends([job], cores, services) == [pytest.approx(expected, rel=1e-6)]
+
+
+def test_other_work_has_the_cores_while_ranks_in_lockstep_wait() -> None:
+    """In each of eight rounds two ranks compute for 1/8 s and wait for 1/8 s, beside work of 1 s, on two cores.
+
+    Three processes have 2/3 core each, so 1/8 s of computing takes 3/16 s, in which the other work does 1/8 s, and
+    another 1/8 s while the ranks wait. So it is done after four rounds of 5/16 s. The other four take 1/4 s each.
+    """
+    together = Job("together", ("0",), 2.0, 2.0, processes=2, lockstep=True)
+    assert ends([together, computing("beside", 1)], cores=2) == [pytest.approx(2.25), pytest.approx(1.25)]
+
+
+def test_services_have_their_share_of_the_cores_all_the_time() -> None:
+    """Beside services of half a core, 1.5 of two cores are left to two processes; a single one does not notice them."""
+    assert ends([Job("two", ("0",), 1.5, 3.0, processes=2)], cores=2, services=0.5) == [2.0]
+    assert ends([computing("one", 1.5)], cores=2, services=0.5) == [1.5]
+    # On one core three processes have a third each: the services get no more than the others.
+    assert ends([Job("two", ("0",), 1.0, 2.0, processes=2)], cores=1, services=0.5) == [pytest.approx(3.0)]
+
+
 def test_a_job_without_a_duration_ends_at_once_and_frees_its_lane() -> None:
     jobs = [computing("nothing", 0, "lane"), computing("work", 1, "lane"), computing("then", 0, after=[1])]
     assert ends(jobs) == [0, 1, 1]
@@ -78,14 +116,15 @@ def jobs_on_lanes(draw: st.DrawFn) -> list[Job]:
         busy = draw(st.sampled_from([0.0, 0.3, 1.0]))
         after = draw(st.sets(st.integers(0, number - 1), max_size=2)) if number else set()
         lanes = draw(st.sampled_from([(), ("0",), ("1",), ("0", "1")]))
-        jobs.append(Job(str(number), lanes, seconds, seconds * processes * busy, tuple(sorted(after)), processes))
+        cpu, lockstep = seconds * processes * busy, draw(st.booleans())
+        jobs.append(Job(str(number), lanes, seconds, cpu, tuple(sorted(after)), processes, lockstep))
     return jobs
 
 
-@given(jobs_on_lanes(), st.sampled_from([0.5, 1.0, 2.0, 7.0]))
+@given(jobs_on_lanes(), st.sampled_from([0.5, 1.0, 2.0, 7.0]), st.sampled_from([0.0, 0.3, 2.5]))
 @settings(deadline=None)
-def test_no_schedule_beats_its_critical_path_or_its_cores(jobs: list[Job], cores: float) -> None:
-    periods = simulate(jobs, cores)
+def test_no_schedule_beats_its_critical_path_or_its_cores(jobs: list[Job], cores: float, services: float) -> None:
+    periods = simulate(jobs, cores, services)
     path: list[float] = []
     for job, period in zip(jobs, periods, strict=True):
         before = max((periods[each].end for each in job.after), default=0.0)
@@ -102,5 +141,5 @@ def test_no_schedule_beats_its_critical_path_or_its_cores(jobs: list[Job], cores
 @given(jobs_on_lanes())
 @settings(deadline=None)
 def test_with_enough_cores_each_job_takes_its_seconds(jobs: list[Job]) -> None:
-    for job, period in zip(jobs, simulate(jobs, cores=100.0), strict=True):
+    for job, period in zip(jobs, simulate(jobs, cores=100.0, services=2.0), strict=True):
         assert period.end - period.begin == pytest.approx(job.seconds)

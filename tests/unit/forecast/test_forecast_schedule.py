@@ -20,14 +20,14 @@ def two_nodes() -> TaskGraph:
     return pipeline.build()
 
 
-def sample(rollout: float, train: float, commit: float = 0.0, between: float = 0.0) -> Sample:
+def sample(rollout: float, train: float, commit: float = 0.0, between: float = 0.0, **beside: Cost) -> Sample:
     """Return an iteration whose nodes compute all the time."""
     nodes = {"rollout": Cost(rollout, rollout), "train": Cost(train, train)}
-    return Sample(nodes, Cost(between, between), Cost(commit, commit))
+    return Sample(nodes, Cost(between, between), Cost(commit, commit), **beside)
 
 
-def of(shape: Shape, each: Sample, cores: float = math.inf) -> Forecast:
-    return forecast(two_nodes(), [each], shape, cores=cores, simulations=1)
+def of(shape: Shape, each: Sample, cores: float = math.inf, services: float = 0.0) -> Forecast:
+    return forecast(two_nodes(), [each], shape, cores=cores, services=services, simulations=1)
 
 
 def test_synchronous_iterations_follow_each_other() -> None:
@@ -49,6 +49,28 @@ def test_ahead_two_sides_share_the_cores() -> None:
     assert of(Shape(1, 1, 1), sample(2.0, 2.0), cores=1).seconds == pytest.approx(4)
     assert of(Shape(1, 1, 1), sample(2.0, 2.0), cores=2).seconds == pytest.approx(2)
     assert of(Shape(2, 1, 1), sample(2.0, 2.0), cores=2).seconds == pytest.approx(3)
+
+
+def test_a_checkpoint_takes_cores_from_the_next_rollout() -> None:
+    """Three processes on two cores have 2/3 each until the checkpoint is written after 0.75 s; then 0.5 s are left."""
+    each = sample(1.0, 1.0, checkpoint=Cost(0.5, 0.5))
+    assert of(Shape(2, 1), each, cores=2).seconds == pytest.approx(1.25 + 1.0)
+    assert of(Shape(2, 1), each, cores=3).seconds == pytest.approx(2.0)
+    later = sample(1.0, 1.0, between=0.5, checkpoint=Cost(0.5, 0.5))
+    assert of(Shape(2, 1), later, cores=2).seconds == pytest.approx(0.5 + 1.25 + 0.5 + 1.0), (
+        "it begins with the rollout"
+    )
+
+
+def test_the_trainer_writes_its_checkpoint_before_its_next_node() -> None:
+    each = sample(1.0, 2.0, checkpoint=Cost(0.5, 0.5))
+    assert of(Shape(1, 1, 1), each).seconds == pytest.approx(2.5), "ahead no rollout is in between"
+
+
+def test_services_take_cores_from_nodes_that_fill_them() -> None:
+    """Of two cores services of half a core leave 1.5 to two ranks, and one core to one worker."""
+    assert of(Shape(1, 2), sample(1.0, 1.5), cores=2, services=0.5).seconds == pytest.approx(1.0 + 2.0)
+    assert of(Shape(1, 2), sample(1.0, 1.5), cores=3, services=0.5).seconds == pytest.approx(1.0 + 1.5)
 
 
 def test_a_second_version_absorbs_uneven_iterations() -> None:

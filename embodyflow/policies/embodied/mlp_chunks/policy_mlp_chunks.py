@@ -35,7 +35,7 @@ class ChunksPolicy(SquashedGaussianPolicy):
         self.num_imitation_draws = config.decision_dim
 
     def _read(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return what the Gaussian depends on, ``[n, ...]``: the state, or features of the observation."""
+        """Return the state, or features of the observation, on which the Gaussian depends, ``[n, ...]``."""
         return observation["state"]
 
     def _decision(self, read: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Decision:

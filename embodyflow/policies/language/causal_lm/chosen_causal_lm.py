@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodyflow.policies.language.layers.onednn_linear import add_product_of_columns, linear_of_any_size
+from embodyflow.policies.language.layers.onednn_linear import add_product_of_columns, linear_into, linear_of_any_size
 
 PIECE = 2**20
 """Logits of one piece."""
@@ -74,8 +74,9 @@ class _ChoiceByHead(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, num_rows: int
     ) -> tuple[Tensor, Tensor]:
         chosen, normaliser, mean = torch.empty((3, len(hidden)), device=hidden.device)
+        scaled: Tensor | None = None
         for rows in _slices(len(hidden), num_rows):
-            scaled = _scaled(hidden[rows], weight, temperature)
+            scaled = _scaled(hidden[rows], weight, temperature, scaled)
             chosen[rows] = scaled.gather(-1, targets[rows, None]).squeeze(-1)
             moments = [_moments(scaled[part]) for part in _parts(scaled)]
             normaliser[rows], mean[rows] = (torch.cat(each) for each in zip(*moments, strict=True))
@@ -90,8 +91,9 @@ class _ChoiceByHead(torch.autograd.Function):
         needs_hidden, needs_weight, *_ = ctx.needs_input_grad
         of_hidden = torch.empty_like(hidden) if needs_hidden else None
         of_weight = torch.zeros_like(weight) if needs_weight else None
+        scaled: Tensor | None = None
         for rows in _slices(len(hidden), ctx.num_rows):
-            scaled = _scaled(hidden[rows], weight, ctx.temperature)
+            scaled = _scaled(hidden[rows], weight, ctx.temperature, scaled)
             factors = [None if each is None else each[rows] / ctx.temperature for each in (of_log_probs, of_entropy)]
             for part in _parts(scaled):
                 given = (each[rows][part] for each in (targets, normaliser, mean))
@@ -104,9 +106,9 @@ class _ChoiceByHead(torch.autograd.Function):
         return of_hidden, of_weight, None, None, None
 
 
-def _scaled(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Return the logits of hidden states at a temperature, float32 ``[n, V]``."""
-    return linear_of_any_size(hidden, weight, None).float().div_(temperature)
+def _scaled(hidden: Tensor, weight: Tensor, temperature: float, earlier: Tensor | None) -> Tensor:
+    """Return the logits of hidden states at a temperature, float32 ``[n, V]``, which may overwrite earlier ones."""
+    return linear_into(earlier, hidden, weight).float().div_(temperature)
 
 
 def _moments(scaled: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,9 @@ MIN_PRODUCTS = 2**21
 BLOCK = 2048
 """Rows of a block of a large product that is summed in place."""
 
+OUTPUTS = 8192
+"""Outputs of a block of a large product that is written to memory of an earlier one."""
+
 IS_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this build of PyTorch contains oneDNN's linear layer."""
 
@@ -90,6 +93,26 @@ def linear_of_any_size(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.T
     if _is_for_onednn(inputs, weight):
         return _product(inputs, weight, bias)
     return functional.linear(inputs, weight, bias)
+
+
+def linear_into(memory: torch.Tensor | None, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the bits of :func:`linear_of_any_size`, float32 ``[n, O]``, in memory that has served before.
+
+    oneDNN returns a product in new memory, which the kernel hands out page by page. For 128 rows and 262,144 outputs
+    that takes a fifth of the time, so the product comes in blocks of outputs that are copied while they are in the
+    cache. Another library than oneDNN gets no blocks, and returns new memory.
+
+    Args:
+        memory: Product of an earlier call, ``[at least n, O]``, which is overwritten; ``None`` takes new memory.
+        inputs: Factors ``[n, I]``.
+        weight: Weight of the layer, ``[O, I]``.
+    """
+    if not _is_for_onednn(inputs, weight):
+        return functional.linear(inputs, weight)
+    outputs = inputs.new_empty((len(inputs), len(weight))) if memory is None else memory[: len(inputs)]
+    for start in range(0, len(weight), OUTPUTS):
+        outputs[:, start : start + OUTPUTS] = _product(inputs, weight[start : start + OUTPUTS])
+    return outputs
 
 
 def add_product_of_columns(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

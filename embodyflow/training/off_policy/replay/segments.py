@@ -36,7 +36,7 @@ class Segments:
 
     Attributes:
         first: Index of the first record that is still kept.
-        record: What a record is, in names of files and in errors.
+        record: Name of a record in the names of files and in errors.
     """
 
     record: ClassVar[str] = "transition"

@@ -9,6 +9,7 @@ from torch.distributions import Categorical
 
 from embodyflow.policies.language.causal_lm import chosen_causal_lm
 from embodyflow.policies.language.causal_lm.chosen_causal_lm import choose, choose_by_head
+from embodyflow.policies.language.layers import onednn_linear
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log-probs": lambda log_probs, entropy: (log_probs * torch.arange(7)).sum(),
@@ -50,6 +51,23 @@ def test_a_head_in_pieces_matches_torchs_distribution(
         *(torch.autograd.grad(LOSSES[loss](*pair), leaves) for pair in (mine, expected)), strict=True
     ):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not onednn_linear.IS_AVAILABLE, reason="this build of torch has no oneDNN")
+def test_pieces_share_the_memory_of_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_linear, "IS_FASTER", True)
+    places, into = list[int](), chosen_causal_lm.linear_into
+
+    def watched(*tensors: Tensor) -> Tensor:
+        product = into(*tensors)
+        places.append(product.data_ptr())
+        return product
+
+    monkeypatch.setattr(chosen_causal_lm, "linear_into", watched)
+    hidden, weight = torch.randn(10, 8, requires_grad=True), torch.randn(1000, 8, requires_grad=True)
+    log_probs, _ = choose_by_head(hidden, weight, torch.zeros(10, dtype=torch.int64), 1.0, 4)
+    log_probs.sum().backward()
+    assert len(places) == 6 and len(set(places[:3])) == len(set(places[3:])) == 1
 
 
 def test_a_head_in_pieces_keeps_no_logits() -> None:

@@ -57,6 +57,26 @@ def test_a_product_is_added_block_by_block(is_faster: bool, size: int, monkeypat
     torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 9])
+def test_a_product_in_memory_of_an_earlier_one_has_the_bits_of_a_new_one(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn_linear, "OUTPUTS", 48)
+    inputs, weight = torch.randn(rows, 64), torch.randn(100, 64)
+    earlier = onednn_linear.linear_into(None, torch.randn(9, 64), weight)
+    product = onednn_linear.linear_into(earlier, inputs, weight)
+    assert torch.equal(product, onednn_linear.linear_of_any_size(inputs, weight, None))
+    assert product.data_ptr() == earlier.data_ptr() and product.shape == (rows, 100)
+
+
+def test_another_library_gets_no_memory_of_an_earlier_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_linear, "IS_FASTER", False)
+    inputs, weight = torch.randn(5, 64), torch.randn(100, 64)
+    earlier = onednn_linear.linear_into(None, inputs, weight)
+    product = onednn_linear.linear_into(earlier, inputs, weight)
+    assert torch.equal(product, earlier) and product.data_ptr() != earlier.data_ptr()
+
+
 def test_a_frozen_layer_passes_its_gradient_on() -> None:
     layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256, requires_grad=True)
     onednn_linear.use_in(layer)
