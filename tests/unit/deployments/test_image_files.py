@@ -65,6 +65,13 @@ def test_make_installs_the_packages_by_the_constraints() -> None:
     assert set(argument("EXTRAS").split(",")) <= extras.keys()
 
 
+def test_make_finds_in_the_image_what_was_installed_there() -> None:
+    """Nobody but root may install: ``make run`` needs the image's extras, and a mark newer than pyproject.toml."""
+    assert any(words.startswith("EXTRAS=${EXTRAS}") for words in steps("ENV"))
+    last = STEPS[max(place for place, (name, _) in enumerate(STEPS) if name == "COPY") :]
+    assert any(name == "RUN" and "touch .venv/installed-${EXTRAS}" in words for name, words in last)
+
+
 @pytest.mark.parametrize(
     ("backend", "expected", "unexpected"),
     [("cpu", "--override overrides-cpu.txt", "torch!="), ("cu130", "'torch!=2.13.0+cpu'", "overrides-cpu.txt")],
