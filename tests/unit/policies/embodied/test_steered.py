@@ -33,7 +33,7 @@ def shared() -> Any:
 @given(uniforms=UNIFORMS, temperature=st.floats(0.1, 10))
 def test_the_noise_stays_within_its_bound(shared: Any, uniforms: np.ndarray, temperature: float) -> None:
     with torch.inference_mode():
-        numbers, _ = shared._decide(10 * np.ones((2, 5), np.float32), uniforms, temperature)
+        numbers, _ = shared._decide(torch.full((2, 5), 10.0), uniforms, temperature)
     assert np.abs(numbers).max() <= 1
     assert shared.noise(torch.from_numpy(numbers)).abs().max() <= BOUND
 
