@@ -160,7 +160,7 @@ def rlpd() -> str:
 
 
 def drq() -> str:
-    """Return success on unseen goals of DrQ from images, of the same with black images, and GRPO's from states."""
+    """Return success on unseen goals of DrQ from images, and of the same with black images."""
     report, rows = read("drq_drawer_open"), []
     for run in report["runs"]:
         cloned, trained = (f"{run['points'][place]['success']:.2f}" for place in (0, -1))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_runs import Runs, training_records
+from small_runs import Runs, straight_and_resumed
 
 from embodyflow.record.run_folder import RunFolder
 
@@ -19,16 +19,7 @@ WORDS = (
 @pytest.mark.slow
 def test_a_run_on_images_resumes_with_the_same_bits(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    words = (*WORDS, f"run_root={runs.root}")
-    for run_id, iterations in (("straight", 3), ("resumed", 2)):
-        process = runs.start(*words, f"run_id={run_id}", f"iterations={iterations}", flow="sac")
-        output, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, output[-4000:]
-    runs.resume("resumed", f"run_root={runs.root}", "iterations=3", flow="sac")
-    straight, resumed = (
-        [record["weights_digest"] for record in training_records(runs.records(run_id))]
-        for run_id in ("straight", "resumed")
-    )
+    straight, resumed = straight_and_resumed(runs, *WORDS, flow="sac")
     assert straight == resumed and len({*straight}) == 3
     folders = [RunFolder(runs.root / name).path / "replay" for name in ("straight", "resumed")]
     states = [json.loads((folder / "replay.json").read_text()) for folder in folders]

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from small_runs import Runs, training_records
+from small_runs import Runs, straight_and_resumed, training_records
 
 from embodyflow.record.run_folder import RunFolder
 
@@ -38,14 +38,5 @@ def test_a_run_learns_from_demonstrations_and_goes_on_after_a_resume(tmp_path: P
 @pytest.mark.slow
 def test_a_run_whose_rollouts_run_ahead_resumes_with_the_same_bits(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    words = (*WORDS, "rollout.max_staleness=1", f"run_root={runs.root}")
-    for run_id, iterations in (("straight", 3), ("resumed", 2)):
-        process = runs.start(*words, f"run_id={run_id}", f"iterations={iterations}", flow="sac")
-        output, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, output[-4000:]
-    runs.resume("resumed", f"run_root={runs.root}", "iterations=3", flow="sac")
-    straight, resumed = (
-        [record["weights_digest"] for record in training_records(runs.records(run_id))]
-        for run_id in ("straight", "resumed")
-    )
+    straight, resumed = straight_and_resumed(runs, *WORDS, "rollout.max_staleness=1", flow="sac")
     assert straight == resumed and len({*straight}) == 3

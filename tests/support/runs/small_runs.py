@@ -63,6 +63,20 @@ def assert_trained(records: Sequence[dict[str, Any]]) -> None:
     assert len({line["weights_digest"] for line in lines}) == len(lines), "an iteration left the weights as they were"
 
 
+def straight_and_resumed(runs: "Runs", *words: str, flow: str) -> tuple[list[str], list[str]]:
+    """Play three iterations, in a run ``straight`` and in one ``resumed`` that ends after two; return their digests."""
+    for run_id, iterations in (("straight", 3), ("resumed", 2)):
+        process = runs.start(*words, f"run_root={runs.root}", f"run_id={run_id}", f"iterations={iterations}", flow=flow)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, output[-4000:]
+    runs.resume("resumed", f"run_root={runs.root}", "iterations=3", flow=flow)
+    straight, resumed = (
+        [record["weights_digest"] for record in training_records(runs.records(run_id))]
+        for run_id in ("straight", "resumed")
+    )
+    return straight, resumed
+
+
 def _heed_sigint() -> None:
     """Restore the default handler: a shell ignores Ctrl-C in background commands, and their children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
