@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
+from embodyflow.policies.embodied.mlp_chunks.configuration_mlp_chunks import ChunksConfig
+from embodyflow.policies.policy_config import Shape
 
 
 @dataclass
@@ -20,15 +21,12 @@ class HeadSizes:
     critic_layer_norm: bool
 
 
-class CNNChunksConfig(EmbodiedPolicyConfig):
+class CNNChunksConfig(ChunksConfig):
     """Configuration of :class:`~embodyflow.policies.embodied.cnn_chunks.modeling_cnn_chunks.CNNChunks`."""
 
     off_policy: ClassVar[str | None] = "drq"
-    reads_instruction: ClassVar[bool] = False
-    entropy_is_density: ClassVar[bool] = True
 
     name: Literal["cnn_chunks"] = "cnn_chunks"
-    state_dim: int = Field(ge=1, le=4096, description="S, features of the environment's state.")
     state_features: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None, description="Indices of the state's features to read, such as the robot's own; null reads all."
     )
@@ -37,12 +35,6 @@ class CNNChunksConfig(EmbodiedPolicyConfig):
     channels: int = Field(32, ge=1, le=512, description="Channels of each convolution.")
     num_convolutions: int = Field(3, ge=1, le=6, description="Convolutions, each of which halves the image.")
     image_features: int = Field(64, ge=1, le=4096, description="Features of all images together.")
-    action_dim: int = Field(ge=1, le=64, description="A, dimensions of one action.")
-    chunk_size: int = Field(5, ge=1, le=64, description="C, actions of one decision.")
-    hidden_size: int = Field(256, ge=1, le=4096, description="Features of a hidden layer.")
-    num_layers: int = Field(2, ge=1, le=32, description="Hidden layers.")
-    num_critics: int = Field(10, ge=1, le=64, description="Critics in the ensemble.")
-    critic_layer_norm: bool = Field(True, description="Normalise the features of each of the critics' hidden layers.")
 
     @property
     def observation_shapes(self) -> dict[str, Shape]:

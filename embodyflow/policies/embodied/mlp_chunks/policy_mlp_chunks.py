@@ -8,10 +8,10 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision, NormalizationStatistics
 from embodyflow.policies.control.mlp_squashed.policy_mlp_squashed import LARGEST_TARGET, SquashedGaussianPolicy
-from embodyflow.policies.embodied.mlp_chunks.configuration_mlp_chunks import MLPChunksConfig
+from embodyflow.policies.decisions import at_decisions, decisions
+from embodyflow.policies.embodied.mlp_chunks.configuration_mlp_chunks import ChunksConfig, MLPChunksConfig
 from embodyflow.policies.embodied.mlp_chunks.modeling_mlp_chunks import MLPChunks, squash_in_lanes
 from embodyflow.policies.flow_sde import standard_normals
-from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 
 BINS = 256
 """Bins of [-1, 1] in which the smoothing of demonstrations is stated, those of a policy of tokens."""
@@ -30,7 +30,7 @@ class ChunksPolicy(SquashedGaussianPolicy):
 
     _squash = staticmethod(squash_in_lanes)
 
-    def __init__(self, config: EmbodiedPolicyConfig, model: torch.nn.Module, device: str) -> None:
+    def __init__(self, config: ChunksConfig, model: torch.nn.Module, device: str) -> None:
         super().__init__(config, model, device)
         self.num_imitation_draws = config.decision_dim
 
@@ -38,10 +38,25 @@ class ChunksPolicy(SquashedGaussianPolicy):
         """Return the state, or features of the observation, on which the Gaussian depends, ``[n, ...]``."""
         return observation["state"]
 
-    def _decision(self, read: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide on n chunks by what :meth:`_read` returned."""
-        numbers, log_probs = self._decide(read, uniforms, temperature)
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
+        tensors = {key: torch.from_numpy(observation[key]) for key in self.config.observation_keys}
+        numbers, log_probs = self._decide(self._read(tensors), uniforms, temperature)
         return Decision(numbers, log_probs, numbers.reshape(len(numbers), self.config.chunk_size, -1))
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-densities of a batch's numbers, float32 ``[N, T, C·A]``, and as entropy their negative.
+
+        Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
+        """
+        mask = batch["loss_mask"].to(self._device)
+        decided, observation = decisions(batch, self.config.observation_keys, self._device)
+        taken = batch["action_tokens"].to(self._device)[decided]
+        if not len(taken):
+            taken = taken.new_zeros(1, self.num_draws)
+        log_probs = at_decisions(self._log_densities(self._read(observation), taken, temperature), decided, mask)
+        return log_probs, -log_probs
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions stay as they are."""
@@ -87,17 +102,3 @@ class MLPChunksPolicy(ChunksPolicy):
 
     def __init__(self, config: MLPChunksConfig, device: str) -> None:
         super().__init__(config, MLPChunks(config), device)
-
-    @torch.inference_mode()
-    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
-        return self._decision(torch.from_numpy(observation["state"]), uniforms, temperature)
-
-    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-densities of a batch's numbers, float32 ``[N, T, C·A]``, and as entropy their negative.
-
-        Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
-        """
-        mask = batch["loss_mask"].to(self._device)
-        log_probs = self._log_densities(batch["state"], batch["action_tokens"], temperature)
-        return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)
