@@ -85,15 +85,15 @@ def show_forecast(options: ForecastOptions) -> int:
 
 def _on_cores(options: ForecastOptions, record: RunRecord, others: Sequence[RunRecord], config: RunConfig) -> Forecast:
     """Print the forecast on machines like the one of the run, and return it."""
-    cores = float(options.nodes * (options.cpus or num_cores()))
+    own, cores = float(num_cores()), float(options.nodes * (options.cpus or num_cores()))
     samples, shape = scaled(record, config, others), shape_of(config)
-    simulated = partial(forecast, record.graph, cores=cores, services=record.services)
-    as_it_ran = simulated(record.samples, shape_of(record.config))
-    asked = simulated(samples, shape)
+    simulated = partial(forecast, record.graph, services=record.services)
+    as_it_ran = simulated(record.samples, shape_of(record.config), cores=own)
+    asked = simulated(samples, shape, cores=cores)
     candidates = _fastest(
-        other_orders(config, shape), lambda each, number: simulated(samples, each, simulations=number)
+        other_orders(config, shape), lambda each, number: simulated(samples, each, cores=cores, simulations=number)
     )
-    print("\n".join([*_facts(record, cores, as_it_ran), *_lines(asked, candidates)]))
+    print("\n".join([*_facts(record, own, as_it_ran), *_lines(asked, cores, candidates)]))
     planned = divided(config, PlanOptions(cpus=shape.workers + shape.ranks), shape.ranks)
     _print_wrapped(f"{moved_bytes(record, config)}\n{memory_notes(planned)}")
     return asked
@@ -108,9 +108,9 @@ def _facts(record: RunRecord, cores: float, as_it_ran: Forecast) -> Iterator[str
     yield f"As it ran: {seconds(measured)} s measured{without}; {seconds(as_it_ran.seconds)} s simulated."
 
 
-def _lines(asked: Forecast, candidates: Sequence[Forecast]) -> Iterator[str]:
+def _lines(asked: Forecast, cores: float, candidates: Sequence[Forecast]) -> Iterator[str]:
     """Yield the table of the forecast and that of the fastest candidates."""
-    yield "\nForecast of an iteration with its commit, without evaluations:"
+    yield f"\nForecast for {cores:g} cores, of an iteration with its commit, without evaluations:"
     yield from table([asked])
     yield "\nFastest of the candidates; idle are rollout workers, then trainer ranks:"
     yield from table(candidates)

@@ -258,7 +258,7 @@ def check_off_policy(
 
 
 def _check_sizes(folder: str, policy: ActingPolicyConfig) -> None:
-    """Refuse the transitions of another run if it has none, or if their sizes are not those of the policy."""
+    """Refuse the transitions of another run if it has none, has images, or has other sizes than the policy."""
     key = f"off_policy.demonstrations={folder}"
     try:
         facts = json.loads(Path(folder, "replay.json").read_text())
@@ -273,6 +273,8 @@ def _check_sizes(folder: str, policy: ActingPolicyConfig) -> None:
             f"{key}: has states of {sizes[0]} and actions of {sizes[1]} numbers; allowed are those of the policy, "
             f"{wanted[0]} and {wanted[1]}"
         )
+    if facts.get("cameras"):
+        raise ValueError(f"{key}: has images; allowed are transitions of states, of a run with job=control")
 
 
 def check_steering(policy: ActingPolicyConfig, *, has_warm_start: bool, chunk_correlation: float) -> None:

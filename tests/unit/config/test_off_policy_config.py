@@ -146,6 +146,9 @@ REPLAYS = {
     '{"length": 9, "state_dim": 17, "action_dim": 6}': (
         "has states of 17 and actions of 6 numbers; allowed are those of the policy, 3 and 1"
     ),
+    '{"length": 9, "state_dim": 3, "action_dim": 1, "cameras": {"top": [8, 8, 3]}}': (
+        "has images; allowed are transitions of states, of a run with job=control"
+    ),
 }
 
 

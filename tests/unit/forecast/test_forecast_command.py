@@ -11,6 +11,7 @@ from embodyflow.cli.forecast import ForecastOptions, target_of
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.record.run_folder import RunFolder
+from embodyflow.stack.services import num_cores
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=4", "rollout.num_workers=2", "rollout.num_groups=4")
 AHEAD = ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")
@@ -53,15 +54,26 @@ def test_a_forecast_fits_a_terminal(root: Path, capsys: pytest.CaptureFixture[st
     picture = root / "gantt.svg"
     assert forecast(root, "--cpus", "4", "rollout.num_workers=4", *AHEAD, "--picture", str(picture)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine: 3 iterations, without the first; 4 cores"
+    assert lines[0] == f"mine: 3 iterations, without the first; {num_cores():g} cores"
     assert lines[1] == "As it ran: 7.8 s measured, 0.2 s of them without a core; 7.8 s simulated."
-    asked = lines[lines.index("Forecast of an iteration with its commit, without evaluations:") + 2]
+    asked = lines[lines.index("Forecast for 4 cores, of an iteration with its commit, without evaluations:") + 2]
     assert asked.split()[:6] == ["4", "workers,", "1", "rank", "1", "ahead"]
     assert 2.5 <= float(asked.split()[6]) <= 4.5, "half of the rollout's 4.3 s; the rest takes 3 s and more"
     assert any(each.startswith("Peak GiB of processes") for each in lines)
     assert max(len(each) for each in lines if not each.startswith("picture=")) <= 80
     drawn = picture.read_text()
     assert drawn.startswith("<svg") and "train_actor" in drawn and "4 workers, 1 rank, 1 ahead" in drawn
+
+
+def test_a_run_is_repeated_on_the_cores_that_it_had(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for cpus in ("1", "64"):
+        assert forecast(root, "--cpus", cpus) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found.append((lines[:2], times_of(lines[2:])[0]))
+    (one_core, slow), (many, fast) = found
+    assert one_core == many
+    assert slow > fast
 
 
 def test_a_forecast_for_devices_names_the_fastest_placement(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
