@@ -1,8 +1,11 @@
 """Forecasts of iteration time beside real runs, on this machine.
 
 ``python -m benchmarks.operations.forecast`` (half an hour) makes small runs of a robot and of a language model at 1, 2
-and 4 rollout workers and trainer ranks, synchronous and ahead, then forecasts each from the records of one to
-three of them. ``--runs FOLDER`` keeps the runs, and uses those that are there.
+and 4 rollout workers and trainer ranks, synchronous and ahead, three of each shape. Then it forecasts each shape from
+the records of one to three shapes. ``--runs FOLDER`` keeps the runs, and uses those that are there.
+
+The same shape takes up to a fifth longer in one run than in another. So the repeats of all shapes take turns, and what
+is measured is the median over repeats of the median over iterations.
 
 Other work on the machine takes cores from a run. It is measured beside each run, and a forecast has the cores that
 it left to the run on average. Nothing else of the run that it forecasts is known to it.
@@ -16,8 +19,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -30,9 +34,10 @@ from benchmarks.report import write_report
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.forecast.candidates import placements
 from embodyflow.forecast.forecast import forecast
+from embodyflow.forecast.machine import Machine
 from embodyflow.forecast.record import RunRecord, read_run, read_runs
 from embodyflow.forecast.roofline import Assumptions, Target, on_devices
-from embodyflow.forecast.scaling import changed, scaled, shape_of
+from embodyflow.forecast.scaling import changed, pooled, scaled, shape_of
 from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.services import num_cores
@@ -51,17 +56,18 @@ JOBS = {
     ),
 }
 """Keys of the runs of each job, all by GRPO."""
+REPEATS = 6
 RUNS = (
     *((1, 1, 0), (2, 2, 0), (2, 1, 0), (2, 1, 1), (4, 1, 0)),
-    *((4, 4, 1), (2, 4, 0), (1, 1, 1), (2, 2, 1)),
+    *((4, 4, 0), (4, 4, 1), (2, 4, 0), (1, 1, 1), (2, 2, 1)),
 )
 """Rollout workers, trainer ranks and staleness of the runs."""
 SOURCES = {
     "from_one": ((1, 1, 0),),
     "from_two": ((1, 1, 0), (2, 2, 0)),
-    "from_three": ((1, 1, 0), (2, 2, 0), (2, 4, 0)),
+    "from_three": ((1, 1, 0), (2, 2, 0), (4, 4, 0)),
 }
-"""Runs that each forecast is made from."""
+"""Shapes of the runs that each forecast is made from."""
 GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
 MODEL = ModelSize(7e9)
 RESULTS = ROOT / "benchmarks" / "results" / "forecast.json"
@@ -165,29 +171,31 @@ def _of_day(moment: float) -> float:
     return 3600 * local.tm_hour + 60 * local.tm_min + local.tm_sec + moment % 1
 
 
-def compare(folder: Path, job: str) -> list[dict[str, Any]]:
-    """Return a row for each run of a job.
+def compare(folders: Sequence[Path], job: str) -> list[dict[str, Any]]:
+    """Return a row for each shape of a job, of which each folder has a run.
 
-    ``measured`` are wall seconds. Beside them are forecasts from other runs, with the cores that others left.
+    ``measured`` are wall seconds, as a median over repeats and with their range. Beside them are forecasts from other
+    runs, with the cores that others left.
     """
-    folders = {each: RunFolder(folder / name_of(job, *each)) for each in RUNS if _is_there(folder, job, each)}
+    runs = {shape: [RunFolder(folder / name_of(job, *shape)) for folder in folders] for shape in RUNS}
     sources = {
-        label: read_runs([folders[run] for run in runs], num_cores())
-        for label, runs in SOURCES.items()
-        if all(run in folders for run in runs)
+        label: pooled(read_runs([run for shape in shapes for run in runs[shape]], Machine(num_cores())))
+        for label, shapes in SOURCES.items()
     }
     rows = []
-    for each, run in folders.items():
-        record = read_run(run)
-        others, measured = cores_of_others(folder, record), median(record.measured)
+    for shape, repeats in runs.items():
+        records = [read_run(run) for run in repeats]
+        others = fmean(map(cores_of_others, folders, records))
+        seconds = sorted(median(record.measured) for record in records)
+        measured = median(seconds)
         row: dict[str, Any] = {
-            **{"job": job, "workers": each[0], "ranks": each[1], "staleness": each[2]},
+            **{"job": job, "workers": shape[0], "ranks": shape[1], "staleness": shape[2]},
             **{"cores_of_others": round(others, 2), "measured": round(measured, 3)},
+            "repeats": [round(each, 3) for each in seconds],
         }
         for label, (first, *further) in sources.items():
-            samples, shape = scaled(first, record.config, further), shape_of(record.config)
-            cores = num_cores() - others
-            found = forecast(first.graph, samples, shape, cores=cores, services=first.services)
+            config, machine = records[0].config, replace(first.machine, cores=num_cores() - others)
+            found = forecast(first.graph, scaled(first, config, further), shape_of(config), machine=machine)
             row[label] = {
                 **{"seconds": round(found.seconds, 3), "low": round(found.low, 3), "high": round(found.high, 3)},
                 "error": round(found.seconds / measured - 1, 3),
@@ -216,10 +224,6 @@ def on_gpus(record: RunRecord) -> list[dict[str, Any]]:
     return list(fastest.values())
 
 
-def _is_there(folder: Path, job: str, shape: tuple[int, int, int]) -> bool:
-    return (folder / f"{name_of(job, *shape)}.json").exists()
-
-
 def main() -> None:
     """Make the runs, forecast them and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,11 +232,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.runs or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not arguments.only_compare:
-            make_runs(folder)
-        rows = [row for job in JOBS for row in compare(folder, job)]
-        devices = on_gpus(read_run(RunFolder(folder / name_of("language", 1, 1, 0))))
+        folders = [folder / str(repeat) for repeat in range(1, REPEATS + 1)]
+        for each in folders if not arguments.only_compare else ():
+            each.mkdir(parents=True, exist_ok=True)
+            make_runs(each)
+        rows = [row for job in JOBS for row in compare(folders, job)]
+        devices = on_gpus(read_run(RunFolder(folders[0] / name_of("language", 1, 1, 0))))
     write_report(RESULTS, ("torch", "ray", "prefect"), rows, iterations=ITERATIONS, jobs=JOBS, devices=devices)
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -15,10 +15,11 @@ from embodyflow.errors import ConfigError
 from embodyflow.forecast.candidates import other_orders, placements
 from embodyflow.forecast.forecast import SIMULATIONS, Forecast, forecast
 from embodyflow.forecast.gantt import to_gantt
+from embodyflow.forecast.machine import Machine
 from embodyflow.forecast.record import RunRecord, read_runs
 from embodyflow.forecast.report import of_bytes, seconds, table
 from embodyflow.forecast.roofline import Target, assumed, on_devices
-from embodyflow.forecast.scaling import changed, scaled, shape_of
+from embodyflow.forecast.scaling import changed, pooled, scaled, shape_of
 from embodyflow.forecast.schedule import Shape
 from embodyflow.graph.planning.memory_estimate import ModelSize, parse_num_params
 from embodyflow.orchestration.request.request import split_word
@@ -68,10 +69,13 @@ def show_forecast(options: ForecastOptions) -> int:
     """
     if options.picture is not None and options.picture.suffix != ".svg":
         raise ConfigError(f"--picture={options.picture}: allowed with --from are files ending in .svg")
-    record, *others = read_runs([find_run(options.run_root, run) for run in options.runs], num_cores())
-    for each in others:
-        if each.graph.nodes.keys() != record.graph.nodes.keys():
-            raise ConfigError(f"--from {each.name}: has other nodes than {record.name}; allowed are runs of one job")
+    records = read_runs([find_run(options.run_root, run) for run in options.runs], Machine(num_cores()))
+    for each in records[1:]:
+        if each.graph.nodes.keys() != records[0].graph.nodes.keys():
+            raise ConfigError(
+                f"--from {each.name}: has other nodes than {records[0].name}; allowed are runs of one job"
+            )
+    record, *others = pooled(records)
     config = changed(record.config, dict(split_word(word, "rollout.num_workers=4") for word in options.words))
     if options.gpus:
         found = _on_gpus(options, record, config)
@@ -85,25 +89,25 @@ def show_forecast(options: ForecastOptions) -> int:
 
 def _on_cores(options: ForecastOptions, record: RunRecord, others: Sequence[RunRecord], config: RunConfig) -> Forecast:
     """Print the forecast on machines like the one of the run, and return it."""
-    own, cores = float(num_cores()), float(options.nodes * (options.cpus or num_cores()))
+    cores = float(options.nodes * (options.cpus or num_cores()))
     samples, shape = scaled(record, config, others), shape_of(config)
-    simulated = partial(forecast, record.graph, services=record.services)
-    as_it_ran = simulated(record.samples, shape_of(record.config), cores=own)
-    asked = simulated(samples, shape, cores=cores)
+    simulated = partial(forecast, record.graph, machine=replace(record.machine, cores=cores))
+    as_it_ran = forecast(record.graph, record.samples, shape_of(record.config), machine=record.machine)
+    asked = simulated(samples, shape)
     candidates = _fastest(
-        other_orders(config, shape), lambda each, number: simulated(samples, each, cores=cores, simulations=number)
+        other_orders(config, shape), lambda each, number: simulated(samples, each, simulations=number)
     )
-    print("\n".join([*_facts(record, own, as_it_ran), *_lines(asked, cores, candidates)]))
+    print("\n".join([*_facts(record, as_it_ran), *_lines(asked, cores, candidates)]))
     planned = divided(config, PlanOptions(cpus=shape.workers + shape.ranks), shape.ranks)
     _print_wrapped(f"{moved_bytes(record, config)}\n{memory_notes(planned)}")
     return asked
 
 
-def _facts(record: RunRecord, cores: float, as_it_ran: Forecast) -> Iterator[str]:
+def _facts(record: RunRecord, as_it_ran: Forecast) -> Iterator[str]:
     """Yield lines on the run and on how well the simulation repeats it."""
     measured, queued = median(record.measured), median(record.queued)
     number = len(record.samples)
-    yield f"{record.name}: {number} iteration{'s' * (number != 1)}, without the first; {cores:g} cores"
+    yield f"{record.name}: {number} iteration{'s' * (number != 1)}, without the first; {record.machine.cores:g} cores"
     without = f", {seconds(queued)} s of them without a core" if queued >= 0.005 * measured else ""
     yield f"As it ran: {seconds(measured)} s measured{without}; {seconds(as_it_ran.seconds)} s simulated."
 

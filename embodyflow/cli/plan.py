@@ -12,10 +12,11 @@ from embodyflow.config.robots.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.planning.memory_estimate import ModelSize, parse_num_params
+from embodyflow.graph.planning.memory_estimate import FORWARD_BYTES, ModelSize, checkpoint_bytes, parse_num_params
 from embodyflow.graph.planning.planner import Cluster, Layout, Plan, PlanSettings, plan
 from embodyflow.graph.planning.process_memory import ProcessMemory, process_memory
 from embodyflow.orchestration.request.compatibility import check_compatibility
+from embodyflow.orchestration.request.replay_space import replayed_bytes
 from embodyflow.orchestration.request.request import parse_arguments
 
 PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
@@ -101,6 +102,7 @@ def show_plan(options: PlanOptions) -> int:
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
     print(memory_notes(planned))
+    print(f"{disk_note(config, planned.settings)}\n")
     print(to_mermaid(graph, planned))
     if draw is not None and options.picture is not None:
         drawn = draw(graph, planned)
@@ -168,3 +170,18 @@ def memory_notes(planned: Plan) -> str:
     sizes = {"rollout worker": processes.rollout, "trainer, rank 0": processes.trainer, "/dev/shm": processes.shared}
     peaks = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in sizes.items())
     return f"{sized} {counted}\nPeak GiB of processes, without environments: {peaks}.\n"
+
+
+def disk_note(config: RunConfig, settings: PlanSettings) -> str:
+    """Return a line about the disk of a run's folder: checkpoints, and the images of a replay buffer.
+
+    The checkpoint of iteration 0 has the frozen weights too. While one is written, there are that of iteration 0, those
+    that the run keeps and a new one.
+    """
+    models = [each for each in (settings.model, settings.critic) if each is not None]
+    each = sum(map(checkpoint_bytes, models))
+    frozen = FORWARD_BYTES * sum(model.num_params - model.trained for model in models)
+    most = each * (config.kept_checkpoints + 2) + frozen
+    images = replayed_bytes(config) if isinstance(config, EmbodiedConfig) else 0
+    replay = f"; images of the replay buffer up to {images / 1e9:.3g}" if images else ""
+    return f"GB on the disk of run_root: a checkpoint {each / 1e9:.3g}, all at once up to {most / 1e9:.3g}{replay}."

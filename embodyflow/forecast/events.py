@@ -6,6 +6,10 @@ them, as the kernel's scheduler divides them: a job of p processes gets min(d, �
 cores allow, and proceeds at the rate min(1, λ p / d). So four workers on two cores take twice as long as on four, and a
 job that only waits is not held up. Between events the rates are constant.
 
+Processes that take turns on a core also take its caches from one another. If all of them want D cores of c, the same
+work takes 1 + s (1 - c / D) times the CPU seconds, see :meth:`~.machine.Machine.dilation`; so d grows by as much, but
+not above p.
+
 The ranks of a job in lockstep wait for one another at every exchange. They compute at the same time, and while messages
 are on their way none of them does, so nothing hides the one time in the other. p ranks that compute for u seconds each
 and wait for W on c cores, which they have to themselves, take W + u · max(p / c, 1), where ranks that do not wait for
@@ -18,7 +22,9 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from embodyflow.forecast.machine import NO_LIMIT, Machine
 
 _DONE = 1e-9
 """Share of a stretch that is left when it counts as done: rates are sums and quotients of floats."""
@@ -89,26 +95,24 @@ class Period:
     lane: str | None
 
 
-def simulate(jobs: Sequence[Job], cores: float = math.inf, services: float = 0.0) -> list[Period]:
+def simulate(jobs: Sequence[Job], machine: Machine = NO_LIMIT) -> list[Period]:
     """Return when each job runs. Of jobs that wait for the same lane, the first in the sequence goes first.
 
     Args:
         jobs: Jobs; each comes after those that it waits for.
-        cores: Cores of the machine; a fraction says that others use the rest.
-        services: Cores that other processes, which share them as jobs do, want all the time.
+        machine: Cores that they share.
 
     Raises:
         ValueError: A job waits for itself or for a later one, or there are no cores.
     """
-    return _Simulation(jobs, cores, services).run()
+    return _Simulation(jobs, machine).run()
 
 
 class _Simulation:
-    def __init__(self, jobs: Sequence[Job], cores: float, services: float) -> None:
-        if cores <= 0:
-            raise ValueError(f"cores={cores:g}: must be above 0")
-        self._jobs, self._cores, self._now = jobs, cores, 0.0
-        self._services = Stretch(math.inf, services, max(math.ceil(services), 1))
+    def __init__(self, jobs: Sequence[Job], machine: Machine) -> None:
+        if machine.cores <= 0:
+            raise ValueError(f"cores={machine.cores:g}: must be above 0")
+        self._jobs, self._machine, self._now = jobs, machine, 0.0
         self._missing = [len(set(job.after)) for job in jobs]  # jobs that each still waits for
         self._followers: dict[int, list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
@@ -127,9 +131,8 @@ class _Simulation:
     def run(self) -> list[Period]:
         self._begin_jobs()
         while self._left:
-            running = [self._ahead[index][-1] for index in self._left]
-            rates = _rates([*running, self._services], self._cores)
-            pace = dict(zip(self._left, rates, strict=False))  # without the services, which are last
+            rates = _rates([self._ahead[index][-1] for index in self._left], self._machine)
+            pace = dict(zip(self._left, rates, strict=True))
             step = min(left / pace[index] for index, left in self._left.items())
             self._now += step
             for index in self._left:
@@ -183,12 +186,17 @@ class _Simulation:
                 heapq.heappush(self._ready, follower)
 
 
-def _rates(running: Sequence[Stretch], cores: float) -> list[float]:
+def _rates(running: Sequence[Stretch], machine: Machine) -> list[float]:
     """Return how fast each running job proceeds, relative to one with cores to itself."""
-    if math.isinf(cores):
-        return [1.0] * len(running)
-    share = _core_share(running, cores)
-    return [1.0 if each.demand <= share * each.processes else share * each.processes / each.demand for each in running]
+    services = Stretch(math.inf, machine.services, max(math.ceil(machine.services), 1))
+    factor = machine.dilation(sum(each.demand for each in running) + services.demand)
+    wanted = [replace(each, demand=min(each.demand * factor, each.processes)) for each in running]
+    share = _core_share([*wanted, services], machine.cores)
+    given = [min(each.demand, share * each.processes) for each in wanted]
+    return [
+        min(cores / (each.demand * factor), 1.0) if each.demand else 1.0
+        for each, cores in zip(running, given, strict=True)
+    ]
 
 
 def _core_share(running: Sequence[Stretch], cores: float) -> float:

@@ -1,6 +1,5 @@
 """Seconds of an iteration with their range, from simulations whose iterations draw their costs from recorded ones."""
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from embodyflow.forecast.events import Period, simulate
+from embodyflow.forecast.machine import NO_LIMIT, Machine
 from embodyflow.forecast.record import Sample
 from embodyflow.forecast.schedule import FLOW, Shape, Work, schedule
 from embodyflow.graph import TaskGraph
@@ -47,8 +47,7 @@ def forecast(
     samples: Sequence[Sample],
     shape: Shape,
     *,
-    cores: float = math.inf,
-    services: float = 0.0,
+    machine: Machine = NO_LIMIT,
     seed: int = 0,
     simulations: int = SIMULATIONS,
 ) -> Forecast:
@@ -58,8 +57,7 @@ def forecast(
         graph: Graph of an iteration.
         samples: Costs of iterations on the ranks of ``shape``.
         shape: How they are run.
-        cores: Cores that all processes share.
-        services: Cores that Ray, Prefect's server and the flow want all the time.
+        machine: Cores that all processes share.
         seed: Seed of the draws.
         simulations: Number of simulations.
     """
@@ -68,7 +66,7 @@ def forecast(
     for _ in range(simulations):
         drawn = draws.choices(samples, k=filling + ITERATIONS)
         work = schedule(graph, drawn, shape)
-        periods = simulate([each.job for each in work], cores, services)
+        periods = simulate([each.job for each in work], machine)
         first = first or (work, periods)
         ends = _commit_ends(work, periods)
         medians.append(median(end - before for before, end in zip(ends[filling - 1 :], ends[filling:], strict=False)))

@@ -1,8 +1,8 @@
 """What the iterations of a finished run cost, from its configuration and its metrics."""
 
-import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import validate_recorded
 from embodyflow.errors import ConfigError
+from embodyflow.forecast.machine import NO_LIMIT, Machine
 from embodyflow.graph import TaskGraph, load_pipeline
 from embodyflow.graph.critical_path import critical_path
 from embodyflow.graph.node_groups import group_of, runs_on
@@ -72,8 +73,7 @@ class RunRecord:
         queued: How many of these seconds had no core, by the nodes of the critical path and by the flow.
         bytes_moved: Bytes of rows and weights that workers read and wrote in an iteration, as a median.
         row_length: Environment steps, or response tokens, of a row as a mean; 0 if it is not recorded.
-        services: Cores that Ray, Prefect's server and the flow keep busy beside the nodes; 0 if that is not known.
-        cores: Cores that they leave of the machine that it ran on; infinite if those are not known.
+        machine: The machine that it ran on.
     """
 
     name: str
@@ -84,8 +84,7 @@ class RunRecord:
     queued: Sequence[float] = field(default_factory=tuple)
     bytes_moved: float = 0.0
     row_length: float = 0.0
-    services: float = 0.0
-    cores: float = math.inf
+    machine: Machine = NO_LIMIT
 
 
 @dataclass(frozen=True)
@@ -98,24 +97,28 @@ class _Log:
     lines: Sequence[Line]
 
 
-def read_run(folder: RunFolder, cores: float = math.inf) -> RunRecord:
+def read_run(folder: RunFolder, machine: Machine = NO_LIMIT) -> RunRecord:
     """Return the record of one run, see :func:`read_runs`."""
-    return read_runs([folder], cores)[0]
+    return read_runs([folder], machine)[0]
 
 
-def read_runs(folders: Sequence[RunFolder], cores: float = math.inf) -> list[RunRecord]:
+def read_runs(folders: Sequence[RunFolder], machine: Machine = NO_LIMIT) -> list[RunRecord]:
     """Return the records of runs on machines of the same kind. What one of them tells about services counts for all.
 
     Args:
         folders: Folders of the runs.
-        cores: Cores of the machine that each of them ran on.
+        machine: Machine that each of them ran on, whose services the runs tell.
 
     Raises:
         ConfigError: One is an evaluation, its iterations are not alike, or it has none with its time.
     """
     logs = [_read(folder) for folder in folders]
-    services = max(median(_services(line, log, cores) for line in log.lines) for log in logs)
-    return [_record(log, services, cores - services) for log in logs]
+    told = defaultdict[tuple[int, int], list[float]](list)  # by workers and ranks
+    for log in logs:
+        shape = log.config.rollout.num_workers, log.config.trainer.num_ranks
+        told[shape] += [_services(line, log, machine.cores) for line in log.lines]
+    known = replace(machine, services=max(map(median, told.values())))
+    return [_record(log, known) for log in logs]
 
 
 def _read(folder: RunFolder) -> _Log:
@@ -131,19 +134,18 @@ def _read(folder: RunFolder) -> _Log:
     return _Log(name, config, graph, lines)
 
 
-def _record(log: _Log, services: float, cores: float) -> RunRecord:
+def _record(log: _Log, machine: Machine) -> RunRecord:
     graph, config, lines = log.graph, log.config, log.lines
     return RunRecord(
         log.name,
         config,
         graph,
-        samples=[_sample(line, log, cores) for line in lines],
+        samples=[_sample(line, log, machine) for line in lines],
         measured=[_seconds(line, "iteration") + _seconds(line, "commit") for line in lines],
         queued=[_queued(line, _path(line, graph, config)) for line in lines],
         bytes_moved=median(line.get("perf/bytes_read", 0.0) + line.get("perf/bytes_written", 0.0) for line in lines),
         row_length=median(line.get("rollout/episode_steps", 0.0) for line in lines),
-        services=services,
-        cores=cores,
+        machine=machine,
     )
 
 
@@ -162,14 +164,14 @@ def _refuse_uneven(name: str, config: RunConfig) -> None:
         raise ConfigError(f"{name}: has rollout.autoscale; allowed are runs with a fixed number of rollout workers")
 
 
-def _sample(line: Line, log: _Log, cores: float) -> Sample:
-    nodes = {node: _cost(line, log, node, cores) for node in log.graph.nodes}
+def _sample(line: Line, log: _Log, machine: Machine) -> Sample:
+    nodes = {node: _cost(line, log, node, machine) for node in log.graph.nodes}
     commit = _seconds(line, "commit")  # it waits for disks and messages; its time on cores is not recorded
-    return Sample(nodes, _between(line, log.graph, log.config), Cost(commit), _checkpoint(line, log, cores))
+    return Sample(nodes, _between(line, log.graph, log.config), Cost(commit), _checkpoint(line, log, machine.left))
 
 
-def _cost(line: Line, log: _Log, node: str, cores: float) -> Cost:
-    """Return the cost of a node: its time less that without a core.
+def _cost(line: Line, log: _Log, node: str, machine: Machine) -> Cost:
+    """Return the cost of a node with cores to itself: its time less that without a core, and less what sharing took.
 
     Of ranks in lockstep on too few cores, each waits while the others compute, whether it has a core or not. A run of
     an earlier version has no CPU time. Its nodes count as computing all the time.
@@ -178,8 +180,15 @@ def _cost(line: Line, log: _Log, node: str, cores: float) -> Cost:
     seconds, queued = _seconds(line, node), _seconds(line, f"{node}_queued")
     computing = line.get(f"perf/{node}_cpu_seconds", seconds * num_ranks) / num_ranks
     if group_of(log.graph.nodes[node]) == "trainer":
-        queued = max(queued, (num_ranks / cores - 1) * computing)
-    return Cost(max(seconds - queued, computing, 0.0), computing)
+        queued = max(queued, (num_ranks / machine.left - 1) * computing)
+    alone = computing / machine.dilation(_crowd(log, num_ranks) + machine.services)
+    return Cost(max(seconds - queued - (computing - alone), alone, 0.0), alone)
+
+
+def _crowd(log: _Log, num_ranks: int) -> int:
+    """Return how many processes compute at the same time: the ranks of a node, or all of a run with rollouts ahead."""
+    config = log.config
+    return config.rollout.num_workers + config.trainer.num_ranks if config.rollout.max_staleness else num_ranks
 
 
 def _services(line: Line, log: _Log, cores: float) -> float:

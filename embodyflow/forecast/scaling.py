@@ -17,8 +17,9 @@ a + b n CPU seconds, n ranks together. It is known from runs that have a worker 
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -162,6 +163,22 @@ def rows_per_rank(config: RunConfig) -> dict[str, float]:
     return {"rollout": rows, "trainer": math.ceil(config.full_batch / parts)}
 
 
+def pooled(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the records with repeats made one, which has the iterations of all of them."""
+    repeats = defaultdict[str, list[RunRecord]](list)
+    for record in records:
+        repeats[repr((shape_of(record.config), rows_per_rank(record.config)))].append(record)
+    return [
+        replace(
+            first,
+            samples=[sample for record in (first, *more) for sample in record.samples],
+            measured=[seconds for record in (first, *more) for seconds in record.measured],
+            queued=[seconds for record in (first, *more) for seconds in record.queued],
+        )
+        for first, *more in repeats.values()
+    ]
+
+
 def scaled(record: RunRecord, config: RunConfig, others: Sequence[RunRecord] = ()) -> list[Sample]:
     """Return the costs of the record's iterations with another configuration.
 
@@ -205,7 +222,7 @@ def _commit(runs: Sequence[RunRecord], config: RunConfig) -> tuple[float, float]
             0.0,
             run.config.trainer.num_ranks,
             median(sample.commit.seconds for sample in run.samples),
-            max(run.config.trainer.num_ranks / run.cores, 1.0),
+            max(run.config.trainer.num_ranks / run.machine.left, 1.0),
         )
         for run in runs
     ]

@@ -91,7 +91,8 @@ def forecasts() -> str:
         order = "synchronous" if not run["staleness"] else f"{run['staleness']} ahead"
         what = (run["job"], f"{run['workers']}, {run['ranks']}", order, f"{run['cores_of_others']:.1f}")
         errors = (_error(run, source) for source in ("from_one", "from_two", "from_three"))
-        rows.append((*what, f"{run['measured']:.2f} s", *errors))
+        low, *_, high = run["repeats"]
+        rows.append((*what, f"{run['measured']:.2f} s ({low:.2f} to {high:.2f})", *errors))
     errors_from = ("from one", "from two", "from three")
     return table(("Job", "Workers, ranks", "Order", "Others", "Measured", *errors_from), rows)
 

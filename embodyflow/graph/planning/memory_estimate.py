@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from embodyflow.errors import ConfigError
 
 TRAINING_BYTES = 16
+CHECKPOINT_BYTES = 12
 FORWARD_BYTES = 4
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -67,6 +68,11 @@ def parse_num_params(text: object, where: str) -> float:
             f"{where}: model_params={text!r}: must be a number above 0, with K, M, B or T allowed, as in '7B'"
         )
     return number
+
+
+def checkpoint_bytes(model: ModelSize) -> float:
+    """Return the bytes of a model in a checkpoint: trained weights in fp32, and Adam's two moments."""
+    return CHECKPOINT_BYTES * model.trained
 
 
 def training_bytes(model: ModelSize, num_ranks: int, model_parallel: int) -> float:

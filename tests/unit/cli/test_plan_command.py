@@ -1,5 +1,6 @@
 """``embodyflow plan`` works without a cluster."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_without_a_number_the_configured_policy_is_counted(capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "593,344 parameters, 29,184 of them trained." in out
     assert "/dev/shm 0.00." in out
+
+
+def test_the_disk_holds_kept_checkpoints_frozen_weights_and_images(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two checkpoints are kept, and there are that of iteration 0 and a new one: 4 of 12 bytes for trained weights."""
+    assert main(["plan", "experiment=math", "trainer.lora.rank=4", "warm_start=null"]) == 0
+    frozen, trained = 593_344 - 29_184, 29_184
+    each, most = f"{12 * trained / 1e9:.3g}", f"{(4 * 12 * trained + 4 * frozen) / 1e9:.3g}"
+    assert f"GB on the disk of run_root: a checkpoint {each}, all at once up to {most}.\n" in capsys.readouterr().out
+    assert main(["plan", "experiment=drawer_open", "algorithm=drq"]) == 0
+    assert re.search(r"all at once up to [\d.]+; images of the replay buffer up to [\d.]+\.", capsys.readouterr().out)

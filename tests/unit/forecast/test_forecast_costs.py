@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
+from embodyflow.forecast.machine import Machine
 from embodyflow.forecast.record import Cost, RunRecord, read_run, read_runs
 from embodyflow.forecast.roofline import Assumptions, Target, assumed, cache_bytes, on_devices
-from embodyflow.forecast.scaling import COMMIT_PARTS, Line, Point, changed, fitted, rows_per_rank, scaled, shape_of
+from embodyflow.forecast.scaling import (
+    COMMIT_PARTS,
+    Line,
+    Point,
+    changed,
+    fitted,
+    pooled,
+    rows_per_rank,
+    scaled,
+    shape_of,
+)
 from embodyflow.forecast.schedule import Shape
 from embodyflow.graph.planning.memory_estimate import ModelSize
 from embodyflow.record.run_folder import RunFolder
@@ -28,7 +39,12 @@ def record_of(
     folder = RunFolder.create(compose_config((f"run_root={root}", f"run_id={name}", *words)))
     for iteration, factor in ((1, 9.0), (2, 1.0), (3, 1.0)):
         folder.metrics.append(line(iteration, factor * scale) | more)
-    return read_run(folder, cores)
+    return read_run(folder, alone(cores))
+
+
+def alone(cores: float) -> Machine:
+    """Return a machine whose caches are as good for many processes as for one."""
+    return Machine(cores, sharing=0.0)
 
 
 def line(iteration: int, scale: float = 1.0) -> dict[str, Any]:
@@ -52,14 +68,14 @@ def test_time_without_a_core_does_not_count(tmp_path: Path) -> None:
     assert sample.nodes["old_log_prob"] == Cost(0.3, 0.3), "without CPU times a node computes all the time"
     path = ["rollout", "sampling", "reward", "advantage", "old_log_prob", "ref_log_prob", "train_actor"]
     assert sample.between.seconds == pytest.approx((9.0 - 8.0) / len(path))
-    assert (sample.checkpoint, record.services) == (Cost(), 0.0), "nothing is known about what they took"
+    assert (sample.checkpoint, record.machine.services) == (Cost(), 0.0), "nothing is known about what they took"
 
 
 def test_ranks_on_too_few_cores_wait_for_each_other(tmp_path: Path) -> None:
     """Two ranks of 0.75 CPU seconds on one core: each waits 0.75 s for the other, more than the 0.5 s in the queue."""
     record = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", cores=1)
     assert record.samples[0].nodes["train_actor"] == Cost(2.0 - 0.75, 0.75)
-    assert record.services == 0.0, "the ranks took the core from each other"
+    assert record.machine.services == 0.0, "the ranks took the core from each other"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +92,7 @@ def test_what_full_cores_lose_is_the_work_beside(
     """
     more = {"perf/train_actor_queued_seconds": train_waits, "perf/rollout_queued_seconds": rollout_waits}
     record = record_of(tmp_path, *SMALL, "trainer.num_ranks=2", cores=cores, **more)
-    assert record.services == pytest.approx(services) and record.cores == cores - record.services
+    assert record.machine.services == pytest.approx(services) and record.machine.left == cores - record.machine.services
     each = record.samples[0].checkpoint
     assert (each.seconds, each.computing) == (pytest.approx(checkpoint / 2), pytest.approx(checkpoint / 2))
 
@@ -85,9 +101,34 @@ def test_what_one_run_tells_about_services_counts_for_all(tmp_path: Path) -> Non
     """Of two cores the services have 0.8, so one rank for each is left 1.2, and 4 ranks wait for 4 / 1.2 − 1 turns."""
     record_of(tmp_path, *SMALL, "trainer.num_ranks=2", name="two")
     record_of(tmp_path, *SMALL, "trainer.num_ranks=4", name="four", **{"perf/train_actor_cpu_seconds": 1.2})
-    two, four = read_runs([RunFolder(tmp_path / name) for name in ("two", "four")], cores=2)
-    assert two.services == four.services == pytest.approx(0.8)
+    two, four = read_runs([RunFolder(tmp_path / name) for name in ("two", "four")], alone(2))
+    assert two.machine == four.machine and two.machine.services == pytest.approx(0.8)
     assert four.samples[0].nodes["train_actor"].seconds == pytest.approx(2.0 - 0.3 * (4 / 1.2 - 1))
+
+
+def test_a_cost_is_that_with_caches_of_its_own(tmp_path: Path) -> None:
+    """Four ranks on two cores leave 1 - 2 / 4 of what they want, so their work took 1.1 times the CPU seconds."""
+    full = {"perf/train_actor_cpu_seconds": 1.1, "perf/train_actor_queued_seconds": 0.275}
+    record_of(tmp_path, *SMALL, "trainer.num_ranks=4", **full)
+    record_of(tmp_path, *SMALL, "rollout.max_staleness=1", "algorithm.old_log_probs=proximal", name="ahead")
+    crowded, ahead = (
+        read_run(RunFolder(tmp_path / name), Machine(2.0, sharing=0.2)).samples[0].nodes["train_actor"]
+        for name in ("mine", "ahead")
+    )
+    assert crowded.computing == pytest.approx(0.275 / 1.1)
+    assert crowded.seconds == pytest.approx(2.0 - 0.275 - 0.275 * (1 - 1 / 1.1))
+    assert ahead.computing == pytest.approx(1.5 / (1 + 0.2 / 3)), "two workers compute beside the rank"
+
+
+def test_repeats_of_a_run_count_as_one_with_the_iterations_of_all(tmp_path: Path) -> None:
+    repeats = [record_of(tmp_path, *SMALL, name=f"repeat{scale:g}", scale=scale) for scale in (1.0, 4.0, 2.0)]
+    other = record_of(tmp_path, *SMALL, "rollout.num_workers=4", name="other")
+    record, rest = pooled([repeats[0], other, *repeats[1:]])
+    assert rest == other
+    assert record.measured == [10.0, 10.0, 40.0, 40.0, 20.0, 20.0]
+    config = changed(record.config, {"trainer.num_ranks": "2"})
+    seconds = [each.nodes["train_actor"].seconds for each in scaled(record, config)]
+    assert seconds == pytest.approx([0.75, 0.75, 3.0, 3.0, 1.5, 1.5]), "half of the rows take half of the time"
 
 
 def test_a_second_run_tells_what_each_rank_adds_to_a_checkpoint(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.forecast.events import Job, Period, simulate
+from embodyflow.forecast.machine import Machine
 
 
 def computing(name: str, seconds: float, lane: str = "", after: Sequence[int] = ()) -> Job:
@@ -18,7 +19,8 @@ def computing(name: str, seconds: float, lane: str = "", after: Sequence[int] = 
 
 
 def ends(jobs: Sequence[Job], cores: float = math.inf, services: float = 0.0) -> list[float]:
-    return [period.end for period in simulate(jobs, cores, services)]
+    """Return when jobs end on cores whose caches are as good for many processes as for one."""
+    return [period.end for period in simulate(jobs, Machine(cores, services, sharing=0.0))]
 
 
 def test_a_lane_runs_one_job_at_a_time_in_order() -> None:
@@ -89,6 +91,22 @@ def test_services_have_their_share_of_the_cores_all_the_time() -> None:
     assert ends([Job("two", ("0",), 1.0, 2.0, processes=2)], cores=1, services=0.5) == [pytest.approx(3.0)]
 
 
+def test_processes_that_share_cores_take_their_caches_from_one_another() -> None:
+    """Four processes on two cores leave 1 - 2 / 4 of what they want, so their work takes 1.1 times the CPU seconds."""
+    machine = Machine(cores=2.0, sharing=0.2)
+    assert [machine.dilation(demand) for demand in (0.0, 1.0, 2.0, 4.0)] == pytest.approx([1.0, 1.0, 1.0, 1.1])
+
+    def last_of(*jobs: Job) -> float:
+        return max(period.end for period in simulate(jobs, machine))
+
+    assert last_of(Job("four", ("0",), 1.0, 4.0, processes=4)) == pytest.approx(2 * 1.1)
+    assert last_of(Job("two", ("0",), 1.0, 2.0, processes=2)) == pytest.approx(1.0)
+    # Two processes compute and four want 0.4 cores together: of 2.4, 1 - 2 / 2.4 are missing. Those get 0.4 · 1.0333
+    # of the two cores, and the others what is left.
+    few, many = Job("few", ("0",), 9.0, 18.0, processes=2), Job("many", ("1",), 1.0, 0.4, processes=4)
+    assert simulate([few, many], machine)[1].end == pytest.approx(1.0), "work that waits gets the cores it wants"
+
+
 def test_a_job_without_a_duration_ends_at_once_and_frees_its_lane() -> None:
     jobs = [computing("nothing", 0, "lane"), computing("work", 1, "lane"), computing("then", 0, after=[1])]
     assert ends(jobs) == [0, 1, 1]
@@ -104,7 +122,7 @@ def test_mistakes_are_refused() -> None:
     with pytest.raises(ValueError, match="only wait for earlier jobs"):
         simulate([computing("itself", 1, after=[0])])
     with pytest.raises(ValueError, match="cores=0"):
-        simulate([], cores=0)
+        simulate([], Machine(cores=0))
 
 
 @st.composite
@@ -124,7 +142,7 @@ def jobs_on_lanes(draw: st.DrawFn) -> list[Job]:
 @given(jobs_on_lanes(), st.sampled_from([0.5, 1.0, 2.0, 7.0]), st.sampled_from([0.0, 0.3, 2.5]))
 @settings(deadline=None)
 def test_no_schedule_beats_its_critical_path_or_its_cores(jobs: list[Job], cores: float, services: float) -> None:
-    periods = simulate(jobs, cores, services)
+    periods = simulate(jobs, Machine(cores, services))
     path: list[float] = []
     for job, period in zip(jobs, periods, strict=True):
         before = max((periods[each].end for each in job.after), default=0.0)
@@ -141,5 +159,5 @@ def test_no_schedule_beats_its_critical_path_or_its_cores(jobs: list[Job], cores
 @given(jobs_on_lanes())
 @settings(deadline=None)
 def test_with_enough_cores_each_job_takes_its_seconds(jobs: list[Job]) -> None:
-    for job, period in zip(jobs, simulate(jobs, cores=100.0, services=2.0), strict=True):
+    for job, period in zip(jobs, simulate(jobs, Machine(100.0, services=2.0)), strict=True):
         assert period.end - period.begin == pytest.approx(job.seconds)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.forecast.forecast import Forecast, forecast
+from embodyflow.forecast.machine import Machine
 from embodyflow.forecast.record import Cost, Sample
 from embodyflow.forecast.schedule import Shape
 from embodyflow.graph import Pipeline, TaskGraph
@@ -27,7 +28,7 @@ def sample(rollout: float, train: float, commit: float = 0.0, between: float = 0
 
 
 def of(shape: Shape, each: Sample, cores: float = math.inf, services: float = 0.0) -> Forecast:
-    return forecast(two_nodes(), [each], shape, cores=cores, services=services, simulations=1)
+    return forecast(two_nodes(), [each], shape, machine=Machine(cores, services, sharing=0.0), simulations=1)
 
 
 def test_synchronous_iterations_follow_each_other() -> None:

@@ -11,9 +11,11 @@ from trainers import SEED, Weights, demos_for, largest_gap, new_trainer, rows_fo
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
+from embodyflow.graph.planning.memory_estimate import ModelSize, checkpoint_bytes
 from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.rollouts.embodied.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.model_sizes import count_policy
 
 
 def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Weights:
@@ -144,6 +146,17 @@ def test_a_restored_trainer_continues_bit_identically(tiny_config, close: list[F
     assert torch.equal(trainer.log_probs(rows, reference=True), at_start)
     trainer.step(rows, positions=np.arange(6), total_rows=6, seed=2)
     assert digest_of(trainer.weights()) == expected
+
+
+def test_a_checkpoint_has_the_size_that_plans_count_with(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    trainer.step(rows_for(config, 2), positions=np.arange(2), total_rows=2, seed=SEED)
+    trainer.save(str(tmp_path))
+    written = sum(path.stat().st_size for path in tmp_path.glob("*.distcp"))
+    planned = checkpoint_bytes(ModelSize(count_policy(config).num_params))
+    headers = 4_000 * 4 * len(list(trainer.policy.model.parameters()))  # of weights, two moments and the step
+    assert planned <= written <= planned + headers
 
 
 def test_the_reference_follows_the_policy_and_is_restored(
