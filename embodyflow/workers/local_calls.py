@@ -10,6 +10,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 _LENGTH = struct.Struct("!I")
@@ -18,8 +19,21 @@ _CREDENTIALS = struct.Struct("3i")  # process, user and group of the peer
 Method = Callable[..., Awaitable[Any]]
 
 
-async def serve(methods: Mapping[str, Method]) -> bytes:
-    """Answer calls of these methods in the running event loop from now on; return the address.
+@dataclass(frozen=True)
+class LocalServer:
+    """A server in a running event loop, to be kept: uvloop closes a server to which nothing but garbage refers.
+
+    Attributes:
+        address: Address that callers connect to.
+        server: The event loop's own server.
+    """
+
+    address: bytes
+    server: asyncio.AbstractServer
+
+
+async def serve(methods: Mapping[str, Method]) -> LocalServer:
+    """Answer calls of these methods in the running event loop, for as long as the server is kept.
 
     The caller raises the exceptions of a method.
     """
@@ -31,9 +45,8 @@ async def serve(methods: Mapping[str, Method]) -> bytes:
             await _answer(methods, reader, writer)
         writer.close()
 
-    await asyncio.start_unix_server(answer_calls, sock=listener)
-    address: bytes = listener.getsockname()
-    return address
+    server = await asyncio.start_unix_server(answer_calls, sock=listener)
+    return LocalServer(listener.getsockname(), server)
 
 
 def _user_of(connected: Any) -> int:
@@ -61,7 +74,7 @@ class LocalCaller:
     """The calling side, for one thread.
 
     Args:
-        address: Address that :func:`serve` returned.
+        address: Address of a :class:`LocalServer`.
 
     Attributes:
         is_open: Whether further calls are possible; a call without an answer closes the connection.

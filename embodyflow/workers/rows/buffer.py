@@ -16,7 +16,7 @@ from embodyflow.data.plans.row_plan import Location, Piece, ShardRef
 from embodyflow.data.table_packing import unpack_rows
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ShardLostError
-from embodyflow.workers.local_calls import Method, serve
+from embodyflow.workers.local_calls import LocalServer, Method, serve
 from embodyflow.workers.rows.segments import map_content
 from embodyflow.workers.rows.shard_store import ShardStore
 
@@ -35,7 +35,7 @@ class Buffer:
         self._store = ShardStore(config)
         self._patience = config.patience
         self._bytes_sent = 0
-        self._address: asyncio.Task[bytes] | None = None
+        self._server: asyncio.Task[LocalServer] | None = None
 
     async def pid(self) -> int:
         """Return the process id."""
@@ -43,10 +43,10 @@ class Buffer:
 
     async def address(self) -> bytes:
         """Return the address at which processes of this node call ``allocate``, ``commit`` and ``locate``."""
-        if self._address is None:
+        if self._server is None:
             methods: dict[str, Method] = {"allocate": self.allocate, "commit": self.commit, "locate": self.locate}
-            self._address = asyncio.create_task(serve(methods))
-        return await self._address
+            self._server = asyncio.create_task(serve(methods))
+        return (await self._server).address
 
     async def allocate(self, shard_id: str, num_bytes: int) -> Location:
         """Wait for room and return a location for the caller to write a shard to.

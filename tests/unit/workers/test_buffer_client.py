@@ -39,7 +39,8 @@ def answer(connection: Any) -> None:
         store.free(*prefixes)
 
     async def main() -> None:
-        connection.send(await serve({"allocate": allocate, "commit": commit, "free": free}))
+        server = await serve({"allocate": allocate, "commit": commit, "free": free})
+        connection.send(server.address)
         await asyncio.sleep(600)
 
     asyncio.run(main())

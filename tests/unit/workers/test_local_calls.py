@@ -1,7 +1,9 @@
 import asyncio
+import gc
 import multiprocessing
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,19 +19,26 @@ async def fail(name: str) -> None:
     raise KeyError(name)
 
 
-def answer(connection: Any) -> None:
+async def collect_garbage(seconds: float) -> None:
+    """Collect it after the caller has left, since a connection refers to its server."""
+    asyncio.get_running_loop().call_later(seconds, gc.collect)
+
+
+def answer(connection: Any, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def main() -> None:
-        connection.send(await serve({"double": double, "fail": fail}))
+        server = await serve({"double": double, "fail": fail, "collect_garbage": collect_garbage})
+        connection.send(server.address)
         await asyncio.sleep(600)
 
-    asyncio.run(main())
+    new_loop().run_until_complete(main())
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[Any, bytes]]:
-    """A listening process and its address."""
+@pytest.fixture(params=["asyncio", "uvloop"])
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bytes]]:
+    """A listening process and its address, with each of the event loops that Ray's actors may have."""
+    loop = pytest.importorskip(request.param, reason="Ray takes uvloop only where it is installed")
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=answer, args=(theirs,))
+    process = multiprocessing.get_context("fork").Process(target=answer, args=(theirs, loop.new_event_loop))
     process.start()
     yield process, ours.recv()
     process.kill()
@@ -40,6 +49,13 @@ def test_calls_are_answered_one_after_the_other_for_several_callers(server: tupl
     callers = [LocalCaller(server[1]) for _ in range(3)]
     assert [caller.call("double", value) for value in (1, 10**6) for caller in callers] == [2] * 3 + [2 * 10**6] * 3
     assert callers[0].call("double", "x" * 100_000) == "x" * 200_000
+
+
+def test_a_server_outlives_a_collection_of_garbage(server: tuple[Any, bytes]) -> None:
+    """Workers that are started again connect to a buffer whose callers have all died."""
+    LocalCaller(server[1]).call("collect_garbage", 0.1)
+    time.sleep(0.3)
+    assert LocalCaller(server[1]).call("double", 3) == 6
 
 
 def test_an_error_is_raised_in_the_caller_which_may_continue(server: tuple[Any, bytes]) -> None:
