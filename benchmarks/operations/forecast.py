@@ -1,11 +1,11 @@
 """Forecasts of iteration time beside real runs, on this machine.
 
-``python -m benchmarks.operations.forecast`` (half an hour) makes small runs of a robot and of a language model at 1, 2
-and 4 rollout workers and trainer ranks, synchronous and ahead, three of each shape. Then it forecasts each shape from
-the records of one to three shapes. ``--runs FOLDER`` keeps the runs, and uses those that are there.
+``python -m benchmarks.operations.forecast`` (an hour) makes small runs of a robot and of a language model at 1, 2 and 4
+rollout workers and trainer ranks, synchronous and ahead, six of each shape. Then it forecasts each shape from the
+records of one to three shapes. ``--runs FOLDER`` keeps the runs, and uses those that are there.
 
-The same shape takes up to a fifth longer in one run than in another. So the repeats of all shapes take turns, and what
-is measured is the median over repeats of the median over iterations.
+The same shape takes a fifth longer in one run than in another. So the repeats of all shapes take turns, and what is
+measured is the median over repeats of the median over iterations.
 
 Other work on the machine takes cores from a run. It is measured beside each run, and a forecast has the cores that
 it left to the run on average. Nothing else of the run that it forecasts is known to it.
