@@ -25,6 +25,8 @@ async def collect_garbage(seconds: float) -> None:
 
 
 def answer(connection: Any, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    gc.freeze()  # what the process inherits may wait for threads that it does not have when it is finalised
+
     async def main() -> None:
         server = await serve({"double": double, "fail": fail, "collect_garbage": collect_garbage})
         connection.send(server.address)
