@@ -114,7 +114,7 @@ def _facts(record: RunRecord, as_it_ran: Forecast) -> Iterator[str]:
 
 def _lines(asked: Forecast, cores: float, candidates: Sequence[Forecast]) -> Iterator[str]:
     """Yield the table of the forecast and that of the fastest candidates."""
-    yield f"\nForecast for {cores:g} cores, of an iteration with its commit, without evaluations:"
+    yield f"\nForecast of an iteration on {cores:g} cores, with its commit and without evaluations:"
     yield from table([asked])
     yield "\nFastest of the candidates; idle are rollout workers, then trainer ranks:"
     yield from table(candidates)

@@ -175,13 +175,15 @@ def memory_notes(planned: Plan) -> str:
 def disk_note(config: RunConfig, settings: PlanSettings) -> str:
     """Return a line about the disk of a run's folder: checkpoints, and the images of a replay buffer.
 
-    The checkpoint of iteration 0 has the frozen weights too. While one is written, there are that of iteration 0, those
-    that the run keeps and a new one.
+    While a checkpoint is written, the disk has that of iteration 0, which includes the frozen weights, those that the
+    run keeps, and the new one.
     """
     models = [each for each in (settings.model, settings.critic) if each is not None]
     each = sum(map(checkpoint_bytes, models))
     frozen = FORWARD_BYTES * sum(model.num_params - model.trained for model in models)
     most = each * (config.kept_checkpoints + 2) + frozen
     images = replayed_bytes(config) if isinstance(config, EmbodiedConfig) else 0
-    replay = f"; images of the replay buffer up to {images / 1e9:.3g}" if images else ""
-    return f"GB on the disk of run_root: a checkpoint {each / 1e9:.3g}, all at once up to {most / 1e9:.3g}{replay}."
+    replay = f", and at most {images / 1e9:.3g} GB for the images of the replay buffer" if images else ""
+    return (
+        f"Disk of run_root: {each / 1e9:.3g} GB for a checkpoint, at most {most / 1e9:.3g} GB for all of them{replay}."
+    )

@@ -6,9 +6,8 @@ them, as the kernel's scheduler divides them: a job of p processes gets min(d, Î
 cores allow, and proceeds at the rate min(1, Î» p / d). So four workers on two cores take twice as long as on four, and a
 job that only waits is not held up. Between events the rates are constant.
 
-Processes that take turns on a core also take its caches from one another. If all of them want D cores of c, the same
-work takes 1 + s (1 - c / D) times the CPU seconds, see :meth:`~.machine.Machine.dilation`; so d grows by as much, but
-not above p.
+Processes that take turns on a core also evict one another's data from its caches, so the same work takes more CPU
+seconds (:meth:`~.machine.Machine.dilation`). Then d grows by the same factor, up to p.
 
 The ranks of a job in lockstep wait for one another at every exchange. They compute at the same time, and while messages
 are on their way none of them does, so nothing hides the one time in the other. p ranks that compute for u seconds each

@@ -14,7 +14,7 @@ class Machine:
     Attributes:
         cores: Its cores; a fraction says that others use the rest, and infinite that they are not known.
         services: Cores that Ray, Prefect's server and the flow keep busy beside the nodes; 0 if that is not known.
-        sharing: Share by which work takes more CPU seconds when very many processes share each core.
+        sharing: Share s by which work takes more CPU seconds when very many processes share each core.
     """
 
     cores: float = math.inf
@@ -27,9 +27,10 @@ class Machine:
         return self.cores - self.services
 
     def dilation(self, demand: float) -> float:
-        """Return how many times as many CPU seconds work takes while all processes want ``demand`` cores.
+        """Return the factor by which work takes more CPU seconds while all processes together want ``demand`` cores, D.
 
-        Processes that take turns on a core take its caches from one another.
+        Processes that take turns on a core evict one another's data from its caches. The factor is 1 + s (1 - c / D) on
+        c cores if D is above c, and else 1.
         """
         return 1.0 + self.sharing * max(1.0 - self.cores / demand, 0.0) if demand > 0 else 1.0
 

@@ -171,7 +171,7 @@ def _sample(line: Line, log: _Log, machine: Machine) -> Sample:
 
 
 def _cost(line: Line, log: _Log, node: str, machine: Machine) -> Cost:
-    """Return the cost of a node with cores to itself: its time less that without a core, and less what sharing took.
+    """Return the cost of a node with cores to itself, without its time in the queue and what sharing cores cost it.
 
     Of ranks in lockstep on too few cores, each waits while the others compute, whether it has a core or not. A run of
     an earlier version has no CPU time. Its nodes count as computing all the time.
@@ -181,12 +181,12 @@ def _cost(line: Line, log: _Log, node: str, machine: Machine) -> Cost:
     computing = line.get(f"perf/{node}_cpu_seconds", seconds * num_ranks) / num_ranks
     if group_of(log.graph.nodes[node]) == "trainer":
         queued = max(queued, (num_ranks / machine.left - 1) * computing)
-    alone = computing / machine.dilation(_crowd(log, num_ranks) + machine.services)
+    alone = computing / machine.dilation(_num_computing(log, num_ranks) + machine.services)
     return Cost(max(seconds - queued - (computing - alone), alone, 0.0), alone)
 
 
-def _crowd(log: _Log, num_ranks: int) -> int:
-    """Return how many processes compute at the same time: the ranks of a node, or all of a run with rollouts ahead."""
+def _num_computing(log: _Log, num_ranks: int) -> int:
+    """Return how many processes compute while a node runs: its ranks, and with rollouts ahead all workers and ranks."""
     config = log.config
     return config.rollout.num_workers + config.trainer.num_ranks if config.rollout.max_staleness else num_ranks
 

@@ -18,7 +18,7 @@ a + b n CPU seconds, n ranks together. It is known from runs that have a worker 
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -164,18 +164,18 @@ def rows_per_rank(config: RunConfig) -> dict[str, float]:
 
 
 def pooled(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the records with repeats made one, which has the iterations of all of them."""
-    repeats = defaultdict[str, list[RunRecord]](list)
+    """Return one record for all runs with the same shape and the same rows, which has the iterations of each."""
+    alike = defaultdict[tuple[Hashable, ...], list[RunRecord]](list)
     for record in records:
-        repeats[repr((shape_of(record.config), rows_per_rank(record.config)))].append(record)
+        alike[shape_of(record.config), *rows_per_rank(record.config).items()].append(record)
     return [
         replace(
-            first,
-            samples=[sample for record in (first, *more) for sample in record.samples],
-            measured=[seconds for record in (first, *more) for seconds in record.measured],
-            queued=[seconds for record in (first, *more) for seconds in record.queued],
+            runs[0],
+            samples=[sample for run in runs for sample in run.samples],
+            measured=[seconds for run in runs for seconds in run.measured],
+            queued=[seconds for run in runs for seconds in run.queued],
         )
-        for first, *more in repeats.values()
+        for runs in alike.values()
     ]
 
 

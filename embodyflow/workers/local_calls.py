@@ -21,7 +21,7 @@ Method = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True)
 class LocalServer:
-    """A server in a running event loop, to be kept: uvloop closes a server to which nothing but garbage refers.
+    """A server in a running event loop. Keep a reference: uvloop closes a Unix server that is collected as garbage.
 
     Attributes:
         address: Address that callers connect to.

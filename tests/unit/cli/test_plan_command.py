@@ -100,6 +100,9 @@ def test_the_disk_holds_kept_checkpoints_frozen_weights_and_images(capsys: pytes
     assert main(["plan", "experiment=math", "trainer.lora.rank=4", "warm_start=null"]) == 0
     frozen, trained = 593_344 - 29_184, 29_184
     each, most = f"{12 * trained / 1e9:.3g}", f"{(4 * 12 * trained + 4 * frozen) / 1e9:.3g}"
-    assert f"GB on the disk of run_root: a checkpoint {each}, all at once up to {most}.\n" in capsys.readouterr().out
+    line = f"Disk of run_root: {each} GB for a checkpoint, at most {most} GB for all of them.\n"
+    assert line in capsys.readouterr().out
     assert main(["plan", "experiment=drawer_open", "algorithm=drq"]) == 0
-    assert re.search(r"all at once up to [\d.]+; images of the replay buffer up to [\d.]+\.", capsys.readouterr().out)
+    assert re.search(
+        r"for all of them, and at most [\d.]+ GB for the images of the replay buffer\.", capsys.readouterr().out
+    )

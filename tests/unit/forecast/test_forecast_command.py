@@ -56,7 +56,7 @@ def test_a_forecast_fits_a_terminal(root: Path, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"mine: 3 iterations, without the first; {num_cores():g} cores"
     assert lines[1] == "As it ran: 7.8 s measured, 0.2 s of them without a core; 7.8 s simulated."
-    asked = lines[lines.index("Forecast for 4 cores, of an iteration with its commit, without evaluations:") + 2]
+    asked = lines[lines.index("Forecast of an iteration on 4 cores, with its commit and without evaluations:") + 2]
     assert asked.split()[:6] == ["4", "workers,", "1", "rank", "1", "ahead"]
     assert 2.5 <= float(asked.split()[6]) <= 4.5, "half of the rollout's 4.3 s; the rest takes 3 s and more"
     assert any(each.startswith("Peak GiB of processes") for each in lines)

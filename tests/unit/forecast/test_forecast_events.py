@@ -101,8 +101,8 @@ def test_processes_that_share_cores_take_their_caches_from_one_another() -> None
 
     assert last_of(Job("four", ("0",), 1.0, 4.0, processes=4)) == pytest.approx(2 * 1.1)
     assert last_of(Job("two", ("0",), 1.0, 2.0, processes=2)) == pytest.approx(1.0)
-    # Two processes compute and four want 0.4 cores together: of 2.4, 1 - 2 / 2.4 are missing. Those get 0.4 · 1.0333
-    # of the two cores, and the others what is left.
+    # Two processes compute, and four want 0.4 cores together. The two cores are too few for 2.4, but an equal share
+    # is more than each of the four wants.
     few, many = Job("few", ("0",), 9.0, 18.0, processes=2), Job("many", ("1",), 1.0, 0.4, processes=4)
     assert simulate([few, many], machine)[1].end == pytest.approx(1.0), "work that waits gets the cores it wants"
 

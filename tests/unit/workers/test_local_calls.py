@@ -25,7 +25,7 @@ async def collect_garbage(seconds: float) -> None:
 
 
 def answer(connection: Any, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    gc.freeze()  # what the process inherits may wait for threads that it does not have when it is finalised
+    gc.freeze()  # inherited objects would wait for threads of the parent when they are collected
 
     async def main() -> None:
         server = await serve({"double": double, "fail": fail, "collect_garbage": collect_garbage})
