@@ -97,3 +97,8 @@ def _check_reward_model(folder: Path, key: str) -> None:
         raise ConfigError(f"{key}: has {num_outputs} outputs; allowed is one")
     check_weights(folder, key)
     check_tokenizer(folder, key, "use a folder that has one")
+    from transformers import AutoModelForSequenceClassification  # imports torch
+
+    from embodyflow.policies.pretrained.whole_models import check_whole
+
+    check_whole(AutoModelForSequenceClassification, folder, key)

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
 from torch import nn
-from torch.utils._device import _device_constructors
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_config import PolicyConfig
 from embodyflow.policies.policy_registry import build_policy
+from embodyflow.policies.pretrained.checkpoints import outline
 from embodyflow.training.value_head import build_critic_for
 
 FLOAT_BYTES = 4
@@ -82,11 +81,8 @@ def count_critic(config: RunConfig) -> ModelCounts | None:
 
 
 def _build(what: str, config: RunConfig, build: Callable[[PolicyConfig, str], Built]) -> Built:
-    # While transformers builds a model, it replaces torch.linspace. torch lists the functions that follow
-    # torch.device("meta") once, at their first use, and a list made at that time lacks the real torch.linspace.
-    _device_constructors.cache_clear()
     try:
-        with torch.device("meta"):
+        with outline():
             return build(config.policy, "meta")
     # torch's errors about tensors without values, and those of files that are missing
     except (NotImplementedError, RuntimeError, OSError) as error:

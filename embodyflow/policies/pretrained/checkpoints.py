@@ -1,6 +1,7 @@
 """Published checkpoints, loaded from a folder or the Hugging Face hub."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,14 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._device import _device_constructors
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.pretrained.weight_files import read_object, read_shapes
+from embodyflow.policies.pretrained.weight_files import read_object, read_shapes, why_unreadable
+
+Translate = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+"""Function from a file's weights to the model's, by name."""
 
 
 def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
@@ -43,8 +48,18 @@ def read_json(file: Path) -> dict[str, Any]:
     return read_object(file, f"policy.path={file.parent}") if file.exists() else {}
 
 
+@contextmanager
+def outline() -> Iterator[None]:
+    """Build models of shapes without values within the block, on torch's meta device."""
+    # While transformers builds a model, it replaces torch.linspace. torch lists the functions that follow
+    # torch.device("meta") once, at their first use, and a list made at that time lacks the real torch.linspace.
+    _device_constructors.cache_clear()
+    with torch.device("meta"):
+        yield
+
+
 def is_outline() -> bool:
-    """Return True within ``torch.device("meta")``, where models are built for their sizes and weights are not read."""
+    """Return True within :func:`outline`, where weights are not read."""
     return torch.get_default_device().type == "meta"
 
 
@@ -52,11 +67,12 @@ def load_weights(
     model: nn.Module,
     files: Sequence[Path],
     optional: Set[str] = frozenset(),
-    translate: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+    translate: Translate | None = None,
 ) -> None:
     """Load files of weights into a model, as float32; the model may lie on the meta device.
 
-    Nothing is loaded into an outline (:func:`is_outline`).
+    Nothing is loaded into an outline (:func:`is_outline`). It is compared with the files by their headers, unless one
+    of them is on the hub.
 
     Args:
         model: Model to load into.
@@ -66,9 +82,11 @@ def load_weights(
 
     Raises:
         ConfigError: The files lack a weight, have one that the model lacks or has in another shape, or one with numbers
-            that are not finite.
+            that are not finite; or the header of a file cannot be read.
     """
     if is_outline():
+        if files and all(file.is_file() for file in files):
+            _check_headers(model, files, optional, translate)
         return
     shapes: dict[str, Mapping[str, Sequence[int]]] = {}
     for file in files:
@@ -83,18 +101,11 @@ def load_weights(
     _check_missing(model, shapes, optional)
 
 
-def check_shapes(model: nn.Module, files: Sequence[Path], optional: Set[str] = frozenset()) -> None:
-    """Compare files of weights with a model by their headers; the files must be whole.
-
-    Args:
-        model: Model, which may lie on the meta device.
-        files: Files in safetensors that :func:`load_weights` will load.
-        optional: Names that the files may lack.
-
-    Raises:
-        ConfigError: The files lack a weight, or have one that the model lacks or has in another shape.
-    """
-    shapes = {file.name: read_shapes(file) for file in files}
+def _check_headers(model: nn.Module, files: Sequence[Path], optional: Set[str], translate: Translate | None) -> None:
+    shapes: dict[str, Mapping[str, Sequence[int]]] = {}
+    for file in files:
+        stored = _read_header(file)
+        shapes[file.name] = {name: value.shape for name, value in (translate(stored) if translate else stored).items()}
     _check_present(model, shapes)
     _check_missing(model, shapes, optional)
 
@@ -117,8 +128,18 @@ def _check_missing(model: nn.Module, shapes: Mapping[str, Mapping[str, Sequence[
         raise ConfigError(f"policy.path: the weights lack {missing[0]}, and {len(missing) - 1} more")
 
 
-def _read_weights(file: Path) -> dict[str, torch.Tensor]:
+def _read_weights(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         return load_file(file)
-    state: dict[str, torch.Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    state: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     return state
+
+
+def _read_header(file: Path) -> dict[str, Tensor]:
+    """Return a file's weights on the meta device, without reading values."""
+    if file.suffix != ".safetensors":
+        state: dict[str, Tensor] = torch.load(file, map_location="meta", weights_only=True)
+        return state
+    if (reason := why_unreadable(file)) is not None:
+        raise ConfigError(f"policy.path={file.parent}: {file.name} {reason}")
+    return {name: torch.empty(shape, device="meta") for name, shape in read_shapes(file).items()}

@@ -32,6 +32,17 @@ def check_weights(folder: Path, key: str) -> None:
             raise ConfigError(f"{key}: {name} {reason}")
 
 
+def weight_paths(folder: Path) -> list[Path]:
+    """Return the files of a model's weights: those that the index names, otherwise all in safetensors.
+
+    Raises:
+        ConfigError: The index is damaged.
+    """
+    if (folder / f"{SAFETENSORS}{INDEX}").is_file():
+        return [folder / name for name in _names(folder, f"policy.path={folder}")]
+    return sorted(folder.glob("*.safetensors"))
+
+
 def check_tokenizer(folder: Path, key: str, advice: str) -> None:
     """Check that a folder has a tokenizer.
 

@@ -1,5 +1,11 @@
-"""Loading of models of transformers, which draws weights at random that a checkpoint lacks and only prints a table."""
+"""Models of transformers whose weights all come from their checkpoint.
 
+transformers draws weights at random that a checkpoint lacks or has in another shape, and only prints a table.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import ConfigError
@@ -16,13 +22,60 @@ def load_whole(kind: Any, path: Any, key: str, unused: tuple[str, ...] = (), **o
         options: Further arguments of ``from_pretrained``.
 
     Raises:
-        ConfigError: The checkpoint lacks a weight.
+        ConfigError: The checkpoint lacks a weight, or has one in another shape.
     """
-    model, found = kind.from_pretrained(path, output_loading_info=True, **options)
+    model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+    _check(model, found, key, unused)
+    return model
+
+
+def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ()) -> None:
+    """Refuse a local checkpoint that :func:`load_whole` refuses, from its description and headers.
+
+    transformers loads the model onto the meta device, which reads no values. A model that it cannot load there is
+    not checked.
+
+    Args:
+        kind: Class of transformers with ``from_pretrained``.
+        folder: Folder with the description and whole weights (:func:`.weight_files.check_weights`).
+        key: Key and value that name the checkpoint.
+        unused: Beginnings of the names of weights that may be missing.
+
+    Raises:
+        ConfigError: The checkpoint lacks a weight, or has one in another shape.
+    """
+    asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
+    with _silence():
+        try:
+            model, found = kind.from_pretrained(folder, **asked)
+        except (ImportError, RuntimeError):  # a quantised model, or one that computes with its weights
+            return
+    _check(model, found, key, unused)
+
+
+def _check(model: Any, found: Mapping[str, Any], key: str, unused: tuple[str, ...]) -> None:
+    kind = type(model).__name__
     lacking = sorted(name for name in found["missing_keys"] if not name.startswith(unused))
     if lacking:
         raise ConfigError(
-            f"{key}: lacks {len(lacking)} of the weights of a {type(model).__name__}, such as {lacking[0]}, which "
-            "would be random"
+            f"{key}: lacks {len(lacking)} of the weights of a {kind}, such as {lacking[0]}, which would be random"
         )
-    return model
+    for name, stored, own in sorted(found["mismatched_keys"]):
+        if not name.startswith(unused):
+            raise ConfigError(f"{key}: has {name} of shape {list(stored)}; that of this {kind} has {list(own)}")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let transformers print neither progress nor tables within the block."""
+    from transformers.utils import logging  # takes seconds to import, and not all runs load a model
+
+    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()

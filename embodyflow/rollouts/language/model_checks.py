@@ -11,7 +11,7 @@ from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
 from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_weights, read_object
 
 PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
-"""Architectures of transformers that need no further check, which would import torch."""
+"""Architectures of transformers that need no further check; with random weights none imports torch."""
 _HUB_NAME = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]{0,95}", re.ASCII)
 
 
@@ -54,6 +54,15 @@ def check_model(config: LanguageConfig) -> None:
         own = f"policy.tokenizer={tokenizer}" if tokenizer is not None else key
         folder = Path(tokenizer).expanduser() if tokenizer is not None else file.parent
         _check_vocabulary(folder / "tokenizer.json", own, values.get("vocab_size"), key)
+        _check_parameters(file.parent, key)
+
+
+def _check_parameters(folder: Path, key: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from embodyflow.policies.pretrained.whole_models import check_whole
+
+    check_whole(AutoModelForCausalLM, folder, key)
 
 
 def _check_hub_name(key: str, name: str | None) -> None:

@@ -10,14 +10,16 @@ import numpy as np
 import openvla_models
 import pi0_models
 import pi05_models
+import pytest
 import smolvla_models
 import torch
 from flow_vla_models import MEANS, SIZES, TOKENIZER
 from safetensors.torch import load_file
 
+from embodyflow.errors import ConfigError
 from embodyflow.policies.embodied.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.policy_config import ActingPolicyConfig
-from embodyflow.policies.policy_registry import build_acting_policy, validate_policy
+from embodyflow.policies.policy_registry import build_acting_policy, find_policy, validate_policy
 
 INSTRUCTIONS = ("open the drawer", "push")
 OWN_POLICY = "examples.own_policy.policy:Policy"
@@ -34,6 +36,18 @@ class ActingModel:
 
     make: Callable[[], Any]
     load: Callable[[Any, Path], Any]
+
+
+def assert_weights_refused(config: ActingPolicyConfig, message: str) -> None:
+    """Check that a local checkpoint is refused before a start, from the headers of its files, and when it is loaded."""
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: find_policy(config.name).run_check(config, None),
+        lambda: build_acting_policy(config, "cpu"),
+    )
+    for use in uses:
+        with pytest.raises(ConfigError, match=message) as error:
+            use()
+        assert "\n" not in str(error.value)
 
 
 def observe(policy: Any, num_rows: int) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 import torch
 from language_models import VOCAB
 from local_models import MODELS, WINDOW, load_local, save_local
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from embodyflow.config.generation import HFConfig
+from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Request, Sampling
 from embodyflow.generation.transformers_engine.engine import HFEngine
+from embodyflow.policies.pretrained.whole_models import check_whole
 
 PARITY = 1e-5
 DECODED = ("mistral", "qwen2", "qwen3")
@@ -75,6 +80,17 @@ def test_tokens_outside_all_windows_do_not_matter(kind: str, folder: Path) -> No
     far, near = (1, 2, 3), tuple(range(4, 4 + 2 * WINDOW - 1))
     [one, other] = engine.score([((*far, *near), (9,)), ((*reversed(far), *near), (9,))])
     assert (one == other) == (kind in ("mistral", "phi3"))
+
+
+def test_the_headers_of_the_folder_are_those_of_the_model(kind: str, folder: Path, tmp_path: Path) -> None:
+    check_whole(AutoModelForCausalLM, folder, "x")
+    spoiled = shutil.copytree(folder, tmp_path / kind)
+    file = spoiled / "model.safetensors"
+    state = load_file(file)
+    lost = next(name for name in sorted(state) if "down_proj" in name)
+    save_file({name: value for name, value in state.items() if name != lost}, file, {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"^x: lacks 1 of the weights of a "):
+        check_whole(AutoModelForCausalLM, spoiled, "x")
 
 
 def test_architectures_of_the_decoder_are_batch_invariant(kind: str, engine: HFEngine) -> None:

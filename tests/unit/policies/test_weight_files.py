@@ -64,6 +64,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda folder: cut(folder / "model.safetensors", 100), "model.safetensors is"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer, such as tokenizer.json; "),
     "damaged": (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged"),
+    "another model's": (
+        lambda folder: None,
+        "lacks 15 of the weights of a Qwen2ForCausalLM, such as lm_head.weight, which",
+    ),
 }
 
 

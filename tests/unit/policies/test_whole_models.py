@@ -1,8 +1,10 @@
 """A checkpoint that lacks a weight is refused, where transformers would draw the weight at random."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from language_models import save_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
@@ -12,9 +14,9 @@ from embodyflow.errors import ConfigError
 from embodyflow.generation.transformers_engine.engine import HFEngine
 from embodyflow.policies.language.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model
-from embodyflow.policies.pretrained.whole_models import load_whole
+from embodyflow.policies.pretrained.whole_models import check_whole, load_whole
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_registry import build_reward_manager
+from embodyflow.rewards.reward_registry import check_reward
 
 MISSING = "model.layers.0.mlp.up_proj.weight"
 
@@ -40,11 +42,51 @@ def test_a_policy_and_an_engine_refuse_a_model_without_a_weight(folder: Path) ->
         HFEngine(HFConfig(), folder, "cpu")
 
 
+SPOILED = {
+    "without one": (
+        lambda state: state.pop(MISSING),
+        f"lacks 1 of the weights of a Qwen3ForCausalLM, such as {MISSING}",
+    ),
+    "of another shape": (
+        lambda state: state.update({MISSING: torch.zeros(64, 31)}),
+        rf"has {MISSING} of shape \[64, 31\]; that of this Qwen3ForCausalLM has \[64, 32\]$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED.values(), ids=SPOILED)
+def test_weights_are_refused_from_their_headers_as_when_they_are_loaded(
+    folder: Path, spoil: Callable[[dict[str, torch.Tensor]], object], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check_whole(AutoModelForCausalLM, folder, "policy.path=x")
+    file = folder / "model.safetensors"
+    state = load_file(file)
+    spoil(state)
+    save_file(state, file, {"format": "pt"})
+    capfd.readouterr()
+    with pytest.raises(ConfigError, match=f"^policy.path=x: {message}"):
+        check_whole(AutoModelForCausalLM, folder, "policy.path=x")
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ConfigError, match=f"^policy.path=x: {message}"):
+        load_whole(AutoModelForCausalLM, folder, "policy.path=x")
+
+
+def test_weights_in_a_pickle_are_compared_too(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    state = load_file(file)
+    file.unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    check_whole(AutoModelForCausalLM, folder, "x")
+    torch.save({name: value for name, value in state.items() if name != MISSING}, folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=f"^x: lacks 1 of the weights of a Qwen3ForCausalLM, such as {MISSING}"):
+        check_whole(AutoModelForCausalLM, folder, "x")
+
+
 def test_a_language_model_is_no_reward_model(folder: Path) -> None:
     with pytest.raises(
         ConfigError, match=r": lacks 1 of the weights of a \S+, such as score.weight, which would be random"
     ):
-        build_reward_manager(RewardConfig(manager={"name": "model", "path": str(folder)}))
+        check_reward(RewardConfig(manager={"name": "model", "path": str(folder)}))
     with pytest.raises(ConfigError, match=r"^x: lacks 1 of the weights"):
         load_whole(AutoModelForSequenceClassification, folder, "x")
     load_whole(AutoModelForSequenceClassification, folder, "x", unused=("score.",))

@@ -1,11 +1,11 @@
 """Check of ACT against its checkpoint."""
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: ACTConfig, env: gym.Env[Any, Any]) -> None:
@@ -18,8 +18,6 @@ def check(config: ACTConfig, env: gym.Env[Any, Any]) -> None:
     if config.path is None:
         return
     from embodyflow.policies.embodied.act.checkpoint_act import check_checkpoint  # imports torch
-    from embodyflow.policies.embodied.act.modeling_act import check_parameters
 
     check_checkpoint(config)
-    if (folder := Path(config.path)).is_dir():
-        check_parameters(config, folder)
+    check_weights_match(config)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from embodyflow.policies.embodied.act.backbone_act import ResNet
-from embodyflow.policies.embodied.act.checkpoint_act import EXPLORATION, Description, describe, image_names
+from embodyflow.policies.embodied.act.checkpoint_act import EXPLORATION, Description, image_names
 from embodyflow.policies.embodied.act.configuration_act import ACTConfig
 from embodyflow.policies.embodied.act.layers_act import Decoder, Encoder, image_positions, sinusoids
 from embodyflow.policies.embodied.act.statistics_act import ACTStatistics
 from embodyflow.policies.embodied.lerobot_processors import WEIGHTS
-from embodyflow.policies.pretrained.checkpoints import check_shapes, load_weights
+from embodyflow.policies.pretrained.checkpoints import load_weights
 
 STATISTICS, SCALE = "statistics.", "log_scale"
 """Beginnings of the names of values that LeRobot's ``model.safetensors`` lacks."""
@@ -241,17 +241,6 @@ def build_model(config: ACTConfig, description: Description) -> ACTModel:
     if description.folder is not None:
         load_weights(model, _files(description.folder), _optional(model))
     return model
-
-
-def check_parameters(config: ACTConfig, folder: Path) -> None:
-    """Refuse a local checkpoint whose weights are not those of its ``config.json``, without reading them.
-
-    Raises:
-        ConfigError: One line that names the key and the first such weight.
-    """
-    with torch.device("meta"):
-        model = ACTModel(config, describe(config))
-    check_shapes(model, _files(folder), _optional(model))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -256,13 +256,12 @@ def load_checkpoint(
     assert description.folder is not None
     with torch.device("meta"):  # saves drawing half a billion random numbers or more
         model = make()
-    if is_outline():
-        return model
     statistics = description.new_statistics()
-    statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
-    model.statistics = statistics
-    model.load_state_dict(dict(optional), strict=False, assign=True)
     names = {f"statistics.{name}" for name in statistics.state_dict()}
+    if not is_outline():
+        statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
+        model.statistics = statistics
+        model.load_state_dict(dict(optional), strict=False, assign=True)
     load_weights(model, [description.folder / WEIGHTS], optional={*names, *optional}, translate=translate)
     return model
 

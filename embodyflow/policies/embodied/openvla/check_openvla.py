@@ -7,6 +7,7 @@ import gymnasium as gym
 from embodyflow.policies.embodied.openvla.checkpoint_openvla import check_checkpoint
 from embodyflow.policies.embodied.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.env_match import check_unit_bounds
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: OpenVLAConfig, env: gym.Env[Any, Any]) -> None:
@@ -21,3 +22,4 @@ def check(config: OpenVLAConfig, env: gym.Env[Any, Any]) -> None:
         check_unit_bounds(config, env)
     else:
         check_checkpoint(config)
+        check_weights_match(config)

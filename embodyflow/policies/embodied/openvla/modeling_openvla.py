@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.embodied.openvla.checkpoint_openvla import WEIGHTS, Description
+from embodyflow.policies.embodied.openvla.checkpoint_openvla import Description
 from embodyflow.policies.embodied.openvla.vision_openvla import PUBLISHED, TowerSizes, VisionBackbone
 from embodyflow.policies.pretrained.checkpoints import load_weights
+from embodyflow.policies.pretrained.weight_files import weight_paths
 
 Choose = Callable[[Tensor, slice], Tensor]
 """Chooses tokens, int64 [N, k], by logits float32 [N, k, bins] at k places, a slice of a decision's L."""
@@ -263,7 +264,7 @@ def build_model(description: Description, decoding: str, num_tokens: int) -> Ope
     with torch.device("meta"):  # saves drawing 7 billion random numbers
         model = DECODERS[decoding](description, num_tokens).eval()
     build_rotary_embedding(model)
-    load_weights(model, sorted(description.folder.glob(WEIGHTS)))
+    load_weights(model, weight_paths(description.folder))
     return model
 
 

@@ -7,6 +7,7 @@ import gymnasium as gym
 from embodyflow.policies.embodied.openvla_l1.checkpoint_openvla_l1 import check_checkpoint
 from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
 from embodyflow.policies.env_match import check_unit_bounds
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: OpenVLAL1Config, env: gym.Env[Any, Any]) -> None:
@@ -21,3 +22,4 @@ def check(config: OpenVLAL1Config, env: gym.Env[Any, Any]) -> None:
         check_unit_bounds(config, env)
     else:
         check_checkpoint(config, config.path)
+        check_weights_match(config)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodyflow.policies.embodied.openvla.checkpoint_openvla import HEADS, WEIGHTS, Description
+from embodyflow.policies.embodied.openvla.checkpoint_openvla import HEADS, Description
 from embodyflow.policies.embodied.openvla.modeling_openvla import Backbone, build_rotary_embedding
 from embodyflow.policies.embodied.openvla_l1.checkpoint_openvla_l1 import (
     STATES,
@@ -22,6 +22,7 @@ from embodyflow.policies.embodied.openvla_l1.checkpoint_openvla_l1 import (
 )
 from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
 from embodyflow.policies.pretrained.checkpoints import load_weights
+from embodyflow.policies.pretrained.weight_files import weight_paths
 
 OWN = frozenset({"log_scale", "state_low", "state_high"})
 """Values that published files lack."""
@@ -163,8 +164,8 @@ def build_model(config: OpenVLAL1Config, description: Description) -> OpenVLAL1:
         model.state_low, model.state_high = torch.zeros(config.state_dim), torch.zeros(config.state_dim)
     else:
         model.state_low, model.state_high = state_quantiles(config, description)
-    files = [file for pattern in (WEIGHTS, *HEADS) for file in sorted(description.folder.glob(pattern))]
-    load_weights(model, files, OWN, _with_parts)
+    heads = [file for pattern in HEADS for file in sorted(description.folder.glob(pattern))]
+    load_weights(model, [*weight_paths(description.folder), *heads], OWN, _with_parts)
     return model
 
 

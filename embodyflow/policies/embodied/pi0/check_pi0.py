@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 
 from embodyflow.policies.embodied.pi0.configuration_pi0 import PI0Config
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: PI0Config, env: gym.Env[Any, Any]) -> None:
@@ -19,3 +20,4 @@ def check(config: PI0Config, env: gym.Env[Any, Any]) -> None:
     from embodyflow.policies.embodied.pi0.checkpoint_pi0 import LAYOUT
 
     check_checkpoint(LAYOUT, config)
+    check_weights_match(config)

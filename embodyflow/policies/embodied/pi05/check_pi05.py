@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 
 from embodyflow.policies.embodied.pi05.configuration_pi05 import PI05Config
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: PI05Config, env: gym.Env[Any, Any]) -> None:
@@ -19,3 +20,4 @@ def check(config: PI05Config, env: gym.Env[Any, Any]) -> None:
     from embodyflow.policies.embodied.pi05.checkpoint_pi05 import LAYOUT
 
     check_checkpoint(LAYOUT, config)
+    check_weights_match(config)

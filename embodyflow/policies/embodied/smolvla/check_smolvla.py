@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 
 from embodyflow.policies.embodied.smolvla.configuration_smolvla import SmolVLAConfig
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 
 def check(config: SmolVLAConfig, env: gym.Env[Any, Any]) -> None:
@@ -19,3 +20,4 @@ def check(config: SmolVLAConfig, env: gym.Env[Any, Any]) -> None:
     from embodyflow.policies.embodied.smolvla.checkpoint_smolvla import LAYOUT
 
     check_checkpoint(LAYOUT, config)
+    check_weights_match(config)

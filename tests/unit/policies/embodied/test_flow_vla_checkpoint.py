@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from acting_models import assert_weights_refused
 from flow_vla_models import assert_refused, nothing, observe, write_checkpoint
 from policy_rows import Room, uniforms_for
 from pydantic import ValidationError
@@ -134,11 +135,11 @@ def test_weights_of_another_model_are_refused(models: ModuleType, tmp_path: Path
     file, first = tmp_path / "model.safetensors", "model.action_in_proj.bias"
     state = load_file(file)
     save_file({**state, "model.proprio.weight": torch.zeros(2)}, file)
-    with pytest.raises(ConfigError, match=r"has model.proprio.weight, which is not a parameter of this model"):
-        models.Policy(config, "cpu")
+    assert_weights_refused(config, "has model.proprio.weight, which is not a parameter of this model")
     save_file({name: value for name, value in state.items() if name != first}, file)
-    with pytest.raises(ConfigError, match=f"the weights lack {first}, and 0 more"):
-        models.Policy(config, "cpu")
+    assert_weights_refused(config, f"the weights lack {first}, and 0 more")
+    save_file({**state, first: torch.zeros(77)}, file)
+    assert_weights_refused(config, rf"has {first} of shape \[77\]; this model's has \[")
 
 
 @pytest.mark.parametrize(

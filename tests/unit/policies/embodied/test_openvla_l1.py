@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from acting_models import observe
+from acting_models import assert_weights_refused, observe
 from openvla_models import SlowOpenVLA, gelu, new_l1_policy
 from policy_rows import as_batch, uniforms_for
 from safetensors.torch import save_file
@@ -22,6 +22,7 @@ from embodyflow.policies.embodied.openvla_l1.checkpoint_openvla_l1 import check_
 from embodyflow.policies.embodied.openvla_l1.configuration_openvla_l1 import OpenVLAL1Config
 from embodyflow.policies.embodied.openvla_l1.policy_openvla_l1 import OpenVLAL1Policy
 from embodyflow.policies.laplace import standard_samples
+from embodyflow.policies.pretrained.weights_match import check_weights_match
 
 Array = np.ndarray
 ACTIONS = {"q01": [-0.5, 0.0, 0.0], "q99": [0.5, 0.2, 1.0], "mask": [True, True, False]}
@@ -111,6 +112,7 @@ def test_a_published_folder_acts_by_its_weights_and_statistics(tmp_path: Path) -
     source = new_l1_policy()
     config = write_published(tmp_path, source)
     check_checkpoint(config, str(tmp_path))
+    check_weights_match(config)
     loaded = OpenVLAL1Policy(config, "cpu")
     ours, theirs = loaded.model.state_dict(), source.model.state_dict()
     own = {"state_low", "state_high"}
@@ -122,6 +124,14 @@ def test_a_published_folder_acts_by_its_weights_and_statistics(tmp_path: Path) -
     assert set(np.unique(decision.actions[..., 2])) <= {-1.0, 1.0}
     loaded.set_normalization(torch.randn(20, 5), torch.zeros(20, 3))
     assert loaded.model.state_dict()["state_low"].tolist() == LOW, "the checkpoint's statistics stay"
+
+
+def test_a_head_of_another_size_is_refused(tmp_path: Path) -> None:
+    config = write_published(tmp_path, new_l1_policy())
+    [file] = tmp_path.glob("action_head--*.pt")
+    state = torch.load(file)
+    torch.save({name: torch.zeros(7) if name.endswith("fc2.bias") else value for name, value in state.items()}, file)
+    assert_weights_refused(config, r"action_head--\S+.pt has action_head.model.fc2.bias of shape \[7\]")
 
 
 @pytest.mark.parametrize("published", [False, True])
