@@ -51,11 +51,17 @@ def planning() -> str:
 
 
 def tracing() -> str:
-    """Return the cost of a span."""
-    [found] = read("tracing")["comparisons"]
+    """Return the cost of a span, and of all spans of a job's busiest process."""
+    report = read("tracing")
+    [found] = report["comparisons"]
     ways = {"off": "without a trace", "on": "with `tracking.trace=true`"}
-    rows = [(name, f"{found[f'microseconds_per_span_{way}']:g} µs") for way, name in ways.items()]
-    return table(("A span", "Time"), rows)
+    spans = [(way, f"{found[f'microseconds_per_span_{key}']:g} µs") for key, way in ways.items()]
+    jobs = [
+        (code(name), each["process"], f"{each['spans']:g}", f"{each['seconds']:.2f} s", percent(each["share"]))
+        for name, each in report["jobs"].items()
+    ]
+    header = ("Job", "Busiest process", "Spans", "Iteration", "Cost of its spans")
+    return f"{table(('A span', 'Time'), spans)}\n\n{table(header, jobs)}"
 
 
 def evaluations() -> str:

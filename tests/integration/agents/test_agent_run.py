@@ -2,8 +2,10 @@
 
 import pytest
 from agent_jobs import WORDS, run_words
+from perfetto import read_by_perfetto
 from small_runs import Runs
 from support_path import SUPPORT_PATH
+from traces import checked_trace
 from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -39,3 +41,13 @@ def test_a_rollout_worker_killed_in_mid_episode_replays_its_calls(runs: Runs) ->
     assert (runs.root.parent / "asked-killed.killed").exists()
     assert asked == expected
     runs.assert_same_training("killed", "undisturbed")
+
+
+def test_perfetto_reads_the_trace_of_a_calculator_job(runs: Runs) -> None:
+    words = run_words("warm_start.steps=60", "rollout.num_workers=2")
+    runs.end(runs.start(*words, "run_id=traced", "iterations=2", "tracking.trace=true", f"run_root={runs.root}"))
+    path = runs.root / "traced" / "trace.json"
+    trace = checked_trace(path)
+    assert {"rollout", "reward", "train_actor"} <= {each.name for each in trace.slices}
+    with read_by_perfetto(path) as perfetto:
+        perfetto.assert_has(trace)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from collectors import Collector, collector
+from perfetto import read_by_perfetto
 from small_runs import SMALL, TWO_WORKERS, Runs
 from traces import Trace, checked_trace
 from waiting import finish
@@ -60,6 +61,12 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
 @pytest.mark.core
 def test_a_trace_has_every_node_and_the_way_of_the_rows(runs: Runs, first: str) -> None:
     assert_traced(checked_trace(runs.root / "first" / "trace.json"))
+
+
+def test_perfetto_reads_the_trace(runs: Runs, first: str) -> None:
+    path = runs.root / "first" / "trace.json"
+    with read_by_perfetto(path) as perfetto:
+        perfetto.assert_has(checked_trace(path))
 
 
 @pytest.mark.core

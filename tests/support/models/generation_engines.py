@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 import httpx
 import numpy as np
 import psutil
 from safetensors.numpy import load_file
-from server_ports import server_port
+from server_ports import answering, server_port
 
 from embodyflow.config.generation import GenerationConfig
 from embodyflow.generation.engines import build_generation_engine
@@ -147,15 +147,8 @@ def completions_server(
     class Handler(_Handler):
         served, name, lock, failures_left, is_raw = engine, model, Lock(), [failures], raw_log_probs
 
-    server = _Server(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(_Server(("127.0.0.1", 0), Handler)) as address:
+        yield address
 
 
 @contextmanager

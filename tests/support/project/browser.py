@@ -34,10 +34,15 @@ class Browser:
         self.foreign: list[str] = []
         self.seconds: list[tuple[str, float]] = []
 
-    def open(self, path: str, width: int = WIDTHS[0]) -> Any:
-        """Return a page of the UI in a window of its own."""
+    def empty_page(self, width: int = WIDTHS[0]) -> Any:
+        """Return an empty page in a window of its own."""
         page = self._chromium.new_page(viewport={"width": width, "height": 1000})
         page.set_default_timeout(120_000)  # a busy machine
+        return page
+
+    def open(self, path: str, width: int = WIDTHS[0]) -> Any:
+        """Return a page of the UI in a window of its own."""
+        page = self.empty_page(width)
         page.on("request", self._note)
         page.on("requestfinished", self._time)
         page.goto(self._base + path)

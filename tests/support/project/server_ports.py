@@ -1,7 +1,11 @@
-"""Ports for servers of tests that listen seconds after their port is chosen, or again after a restart."""
+"""Servers of tests, and ports for those that listen seconds after their port is chosen, or again after a restart."""
 
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import HTTPServer
+from threading import Thread
 
 from embodyflow.process.ports import claim_port
 
@@ -21,3 +25,16 @@ def server_port() -> int:
             _CLAIMS.append(claim)
             return port
         claim.close()
+
+
+@contextmanager
+def answering(server: HTTPServer) -> Iterator[str]:
+    """Let a server on loopback answer in a thread within the block, and close it; yield its address."""
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
