@@ -104,7 +104,7 @@ def load_weights(
 def _check_headers(model: nn.Module, files: Sequence[Path], optional: Set[str], translate: Translate | None) -> None:
     shapes: dict[str, Mapping[str, Sequence[int]]] = {}
     for file in files:
-        stored = _read_header(file)
+        stored = read_header(file)
         shapes[file.name] = {name: value.shape for name, value in (translate(stored) if translate else stored).items()}
     _check_present(model, shapes)
     _check_missing(model, shapes, optional)
@@ -135,8 +135,12 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
     return state
 
 
-def _read_header(file: Path) -> dict[str, Tensor]:
-    """Return a file's weights on the meta device, without reading values."""
+def read_header(file: Path) -> dict[str, Tensor]:
+    """Return a file's weights on the meta device, without reading values.
+
+    Raises:
+        ConfigError: The header cannot be read.
+    """
     if file.suffix != ".safetensors":
         state: dict[str, Tensor] = torch.load(file, map_location="meta", weights_only=True)
         return state

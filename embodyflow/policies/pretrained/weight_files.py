@@ -25,9 +25,9 @@ def check_weights(folder: Path, key: str) -> None:
     Raises:
         ConfigError: They are missing or damaged.
     """
-    if any((folder / name).is_file() for name in OLD_WEIGHTS):
+    if has_pickles(folder):
         return
-    for name in _names(folder, key):
+    for name in weight_names(folder, key):
         if (reason := why_unreadable(folder / name)) is not None:
             raise ConfigError(f"{key}: {name} {reason}")
 
@@ -39,8 +39,13 @@ def weight_paths(folder: Path) -> list[Path]:
         ConfigError: The index is damaged.
     """
     if (folder / f"{SAFETENSORS}{INDEX}").is_file():
-        return [folder / name for name in _names(folder, f"policy.path={folder}")]
+        return [folder / name for name in weight_names(folder, f"policy.path={folder}")]
     return sorted(folder.glob("*.safetensors"))
+
+
+def has_pickles(folder: Path) -> bool:
+    """Return True if a folder has a model's weights in pickles."""
+    return any((folder / name).is_file() for name in OLD_WEIGHTS)
 
 
 def check_tokenizer(folder: Path, key: str, advice: str) -> None:
@@ -98,7 +103,16 @@ def read_object(file: Path, key: str) -> dict[str, Any]:
     return content
 
 
-def _names(folder: Path, key: str) -> list[str]:
+def weight_names(folder: Path, key: str) -> list[str]:
+    """Return the names of the files in safetensors that transformers reads a model from.
+
+    Args:
+        folder: Local folder.
+        key: Key and value that name the folder.
+
+    Raises:
+        ConfigError: The folder has none, or its index is damaged.
+    """
     index = folder / f"{SAFETENSORS}{INDEX}"
     if not index.is_file():
         if (folder / SAFETENSORS).is_file():

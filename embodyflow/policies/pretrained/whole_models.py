@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.pretrained.weight_files import has_pickles, weight_names
 
 
 def load_whole(kind: Any, path: Any, key: str, unused: tuple[str, ...] = (), **options: Any) -> Any:
@@ -32,11 +33,11 @@ def load_whole(kind: Any, path: Any, key: str, unused: tuple[str, ...] = (), **o
 def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ()) -> None:
     """Refuse a local checkpoint that :func:`load_whole` refuses, from its description and headers.
 
-    transformers loads the model onto the meta device, which reads no values. A model that it cannot load there is
-    not checked.
+    transformers loads the model onto the meta device, with tensors of the headers' shapes in place of the weights.
+    Quantised models, pickles and models that it cannot load there are not checked.
 
     Args:
-        kind: Class of transformers with ``from_pretrained``.
+        kind: Class of transformers that chooses the model's, such as ``AutoModelForCausalLM``.
         folder: Folder with the description and whole weights (:func:`.weight_files.check_weights`).
         key: Key and value that name the checkpoint.
         unused: Beginnings of the names of weights that may be missing.
@@ -44,11 +45,21 @@ def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ())
     Raises:
         ConfigError: The checkpoint lacks a weight, or has one in another shape.
     """
+    from transformers import AutoConfig  # takes seconds to import, and not all runs load a model
+
+    from embodyflow.policies.pretrained.checkpoints import read_header  # imports torch
+
+    config = AutoConfig.from_pretrained(folder)
+    built = kind._model_mapping.get(type(config), None)
+    if built is None or getattr(config, "quantization_config", None) is not None or has_pickles(folder):
+        return
+    headers = [read_header(folder / name) for name in weight_names(folder, key)]
+    state = {name: value for header in headers for name, value in header.items()}
     asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
     with _silence():
         try:
-            model, found = kind.from_pretrained(folder, **asked)
-        except (ImportError, RuntimeError):  # a quantised model, or one that computes with its weights
+            model, found = built.from_pretrained(None, config=config, state_dict=state, **asked)
+        except (ImportError, RuntimeError):  # such as a model that computes with its weights
             return
     _check(model, found, key, unused)
 
@@ -68,7 +79,7 @@ def _check(model: Any, found: Mapping[str, Any], key: str, unused: tuple[str, ..
 @contextmanager
 def _silence() -> Iterator[None]:
     """Let transformers print neither progress nor tables within the block."""
-    from transformers.utils import logging  # takes seconds to import, and not all runs load a model
+    from transformers.utils import logging
 
     verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
