@@ -7,6 +7,7 @@ from typing import assert_never
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_weights, read_object
+from embodyflow.policies.pretrained.whole_models import check_whole
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.interface import RewardManager
 from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardManager
@@ -98,7 +99,5 @@ def _check_reward_model(folder: Path, key: str) -> None:
     check_weights(folder, key)
     check_tokenizer(folder, key, "use a folder that has one")
     from transformers import AutoModelForSequenceClassification  # imports torch
-
-    from embodyflow.policies.pretrained.whole_models import check_whole
 
     check_whole(AutoModelForSequenceClassification, folder, key)

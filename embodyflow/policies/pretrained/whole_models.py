@@ -43,13 +43,11 @@ def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ())
         unused: Beginnings of the names of weights that may be missing.
 
     Raises:
-        ConfigError: The checkpoint lacks a weight, or has one in another shape.
+        ConfigError: The checkpoint lacks a weight, has one in another shape, or has a description of no model.
     """
-    from transformers import AutoConfig  # takes seconds to import, and not all runs load a model
-
     from embodyflow.policies.pretrained.checkpoints import read_header  # imports torch
 
-    config = AutoConfig.from_pretrained(folder)
+    config = read_config(folder, key)
     built = kind._model_mapping.get(type(config), None)
     if built is None or getattr(config, "quantization_config", None) is not None or has_pickles(folder):
         return
@@ -61,7 +59,30 @@ def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ())
             model, found = built.from_pretrained(None, config=config, state_dict=state, **asked)
         except (ImportError, RuntimeError):  # such as a model that computes with its weights
             return
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"{key}: transformers cannot build the model of its config.json: {first}") from error
     _check(model, found, key, unused)
+
+
+def read_config(folder: Path, key: str) -> Any:
+    """Return the description of a local checkpoint's model, as transformers reads it.
+
+    Args:
+        folder: Folder with ``config.json``.
+        key: Key and value that name the checkpoint.
+
+    Raises:
+        ConfigError: transformers cannot read it.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig  # takes seconds to import, and not all runs load a model
+
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
+        first = " ".join(str(error).split())
+        raise ConfigError(f"{key}: transformers cannot read its config.json: {first}") from error
 
 
 def _check(model: Any, found: Mapping[str, Any], key: str, unused: tuple[str, ...]) -> None:

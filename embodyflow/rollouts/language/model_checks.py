@@ -9,9 +9,10 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.language.causal_lm.split_causal_lm import check_split
 from embodyflow.policies.pretrained.weight_files import check_tokenizer, check_weights, read_object
+from embodyflow.policies.pretrained.whole_models import check_whole, read_config
 
 PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
-"""Architectures of transformers that need no further check; with random weights none imports torch."""
+"""Architectures of transformers that need no further check. With random weights their checks do not import torch."""
 _HUB_NAME = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]{0,95}", re.ASCII)
 
 
@@ -47,7 +48,7 @@ def check_model(config: LanguageConfig) -> None:
         check_split(values, tensor_size)
         _check_positions(config, values)
         if values.get("model_type") not in PLAIN:
-            check_architecture(config, _read(file.parent, key), key)
+            check_architecture(config, read_config(file.parent, key), key)
         check_weights(file.parent, key)
         if tokenizer is None:
             check_tokenizer(file.parent, key, "set policy.tokenizer to one")
@@ -58,9 +59,7 @@ def check_model(config: LanguageConfig) -> None:
 
 
 def _check_parameters(folder: Path, key: str) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from embodyflow.policies.pretrained.whole_models import check_whole
+    from transformers import AutoModelForCausalLM  # imports torch
 
     check_whole(AutoModelForCausalLM, folder, key)
 
@@ -185,13 +184,3 @@ def _sized(sizes: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.for_model(**sizes)
-
-
-def _read(folder: Path, key: str) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"{key}: transformers cannot read its config.json: {first}") from error

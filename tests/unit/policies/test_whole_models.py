@@ -72,6 +72,23 @@ def test_weights_are_refused_from_their_headers_as_when_they_are_loaded(
         load_whole(AutoModelForCausalLM, folder, "policy.path=x")
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"hidden_size": "many"}, "transformers cannot read its config.json: "),
+        ({"num_hidden_layers": 3}, "transformers cannot read its config.json: "),
+        ({"num_hidden_layers": 3, "layer_types": None}, "lacks 11 of the weights of a Qwen3ForCausalLM, such as model"),
+        ({"hidden_act": "zelu"}, "transformers cannot build the model of its config.json: "),
+    ],
+)
+def test_a_description_of_no_model_is_refused(folder: Path, keys: dict[str, object], message: str) -> None:
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | keys))
+    with pytest.raises(ConfigError, match=f"^x: {message}") as error:
+        check_whole(AutoModelForCausalLM, folder, "x")
+    assert "\n" not in str(error.value)
+
+
 def test_quantised_models_and_pickles_are_left_to_the_worker(folder: Path) -> None:
     file, config = folder / "model.safetensors", folder / "config.json"
     state = load_file(file)

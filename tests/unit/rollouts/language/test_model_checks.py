@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from language_jobs import language_config
-from safetensors.numpy import save_file
-from transformers import AutoConfig, Gemma3Config
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.pretrained.checkpoints import outline
 
 TOKENIZER = "policy.tokenizer=embodyflow.prompts.arithmetic:build_tokenizer"
 EAGER = "policy.attn_implementation=eager"
@@ -22,9 +21,23 @@ def words_for(folder: Path) -> tuple[str, ...]:
 
 
 def save_config(kind: str, folder: Path, **settings: Any) -> None:
-    """Write the configuration of an architecture, with weights that nobody reads."""
-    AutoConfig.for_model(kind, **settings).save_pretrained(folder)
-    save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
+    """Write the configuration of an architecture, and the header of its weights in front of a hole."""
+    config = AutoConfig.for_model(kind, **settings)
+    config.save_pretrained(folder)
+    header, size = {}, 0
+    if type(config) in AutoModelForCausalLM._model_mapping:
+        with outline():
+            model = AutoModelForCausalLM.from_config(config)
+        for name, value in model.state_dict().items():
+            header[name] = {
+                "dtype": "U8",
+                "shape": list(value.shape),
+                "data_offsets": [size, size := size + value.numel()],
+            }
+    content = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        file.truncate(8 + len(content) + size)
 
 
 @pytest.mark.parametrize(
