@@ -3,6 +3,7 @@
 transformers draws weights at random that a checkpoint lacks or has in another shape, and only prints a table.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.pretrained.weight_files import has_pickles, weight_names
+
+logger = logging.getLogger(__name__)
 
 
 def load_whole(kind: Any, path: Any, key: str, unused: tuple[str, ...] = (), **options: Any) -> Any:
@@ -34,7 +37,7 @@ def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ())
     """Refuse a local checkpoint that :func:`load_whole` refuses, from its description and headers.
 
     transformers loads the model onto the meta device, with tensors of the headers' shapes in place of the weights.
-    Quantised models, pickles and models that it cannot load there are not checked.
+    Quantised models and pickles are not checked, nor are models that it cannot load there, which a warning names.
 
     Args:
         kind: Class of transformers that chooses the model's, such as ``AutoModelForCausalLM``.
@@ -57,7 +60,9 @@ def check_whole(kind: Any, folder: Path, key: str, unused: tuple[str, ...] = ())
     with _silence():
         try:
             model, found = built.from_pretrained(None, config=config, state_dict=state, **asked)
-        except (ImportError, RuntimeError):  # such as a model that computes with its weights
+        except (ImportError, RuntimeError) as error:  # such as a model that computes with its weights
+            first = str(error).strip().partition("\n")[0]
+            logger.warning("%s: the worker checks whether the weights are those of its config.json: %s", key, first)
             return
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             first = str(error).strip().partition("\n")[0]
@@ -100,14 +105,14 @@ def _check(model: Any, found: Mapping[str, Any], key: str, unused: tuple[str, ..
 @contextmanager
 def _silence() -> Iterator[None]:
     """Let transformers print neither progress nor tables within the block."""
-    from transformers.utils import logging
+    from transformers.utils import logging as output
 
-    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    verbosity, shows_progress = output.get_verbosity(), output.is_progress_bar_enabled()
+    output.set_verbosity_error()
+    output.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        output.set_verbosity(verbosity)
         if shows_progress:
-            logging.enable_progress_bar()
+            output.enable_progress_bar()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from language_models import save_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, Qwen3ForCausalLM
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
@@ -17,7 +17,7 @@ from embodyflow.policies.language.causal_lm.configuration_causal_lm import Causa
 from embodyflow.policies.language.causal_lm.modeling_causal_lm import build_model
 from embodyflow.policies.pretrained.whole_models import check_whole, load_whole
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_registry import check_reward
+from embodyflow.rewards.reward_registry import build_reward_manager, check_reward
 
 MISSING = "model.layers.0.mlp.up_proj.weight"
 
@@ -101,11 +101,27 @@ def test_quantised_models_and_pickles_are_left_to_the_worker(folder: Path) -> No
     check_whole(AutoModelForCausalLM, folder, "x")
 
 
+def test_a_model_that_cannot_be_loaded_without_values_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compute(*_: object, **__: object) -> None:
+        torch.zeros(1, device="meta").item()
+
+    monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", compute)
+    check_whole(AutoModelForCausalLM, folder, "policy.path=x")
+    assert (
+        "policy.path=x: the worker checks whether the weights are those of its config.json: Tensor.item()"
+        in caplog.text
+    )
+
+
 def test_a_language_model_is_no_reward_model(folder: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r": lacks 1 of the weights of a \S+, such as score.weight, which would be random"
-    ):
-        check_reward(RewardConfig(manager={"name": "model", "path": str(folder)}))
+    config = RewardConfig(manager={"name": "model", "path": str(folder)})
+    for use in (check_reward, build_reward_manager):
+        with pytest.raises(
+            ConfigError, match=r": lacks 1 of the weights of a \S+, such as score.weight, which would be random"
+        ):
+            use(config)
     with pytest.raises(ConfigError, match=r"^x: lacks 1 of the weights"):
         load_whole(AutoModelForSequenceClassification, folder, "x")
     load_whole(AutoModelForSequenceClassification, folder, "x", unused=("score.",))
